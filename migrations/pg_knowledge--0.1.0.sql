@@ -1,0 +1,4077 @@
+-- ---- sql/00_preamble/guard.sql
+-- pg_knowledge: a permission-aware knowledge base inside PostgreSQL.
+--
+-- This file is one transaction of plain SQL. Apply it as a role with CREATEROLE and CREATE on the database, where
+-- pgvector is installed in whatever schema you keep extensions in:
+--
+--     psql -X -1 -v ON_ERROR_STOP=1 -f pg_knowledge--0.1.0.sql
+--
+-- What follows, in order: group roles, two schemas, tables, the signed context, row-level security, ingest, search,
+-- the life cycle of documents, embedding models, and the ledger row that says what was applied.
+--
+-- Lock order, everywhere: org, document, version, compartment. Nothing here holds a lock across a network call.
+
+do $mark$
+begin
+    perform set_config('pg_knowledge.installing', pg_current_xact_id()::text, true);
+end
+$mark$;
+
+do $guard$
+declare
+    vector_schema text;
+begin
+    if current_setting('pg_knowledge.installing', true) is distinct from pg_current_xact_id()::text then
+        raise exception using errcode = 'KB013',
+            message = 'the migration must run inside one transaction',
+            hint = 'psql -X -1 -v ON_ERROR_STOP=1 -f <file>';
+    end if;
+    if current_setting('server_version_num')::int < 160000 then
+        raise exception using errcode = 'KB013',
+            message = 'pg_knowledge needs PostgreSQL 16 or newer';
+    end if;
+    if current_setting('server_encoding') <> 'UTF8' then
+        raise exception using errcode = 'KB013',
+            message = 'pg_knowledge needs a database with encoding UTF8';
+    end if;
+    if exists (select from pg_class where relname = 'migrations' and relnamespace = to_regnamespace('knowledge')) then
+        raise exception using errcode = 'KB013',
+            message = 'pg_knowledge is already installed in this database',
+            hint = 'select * from knowledge.migrations tells the version; uninstall.sql removes it.';
+    end if;
+    select n.nspname
+    into vector_schema
+    from pg_extension as e
+    inner join pg_namespace as n on n.oid = e.extnamespace
+    where e.extname = 'vector' and string_to_array(e.extversion, '.')::int[] >= '{0,8}';
+    if vector_schema is null then
+        raise exception using errcode = 'KB013',
+            message = 'pg_knowledge needs the extension vector, version 0.8 or newer',
+            hint = 'create extension vector;';
+    end if;
+    -- Only so that the type names in the signatures below resolve; no function relies on the caller's search_path.
+    perform set_config('search_path', format('pg_catalog, %I, pg_temp', vector_schema), true);
+end
+$guard$;
+
+-- ---- sql/10_roles/roles.sql
+-- The group roles. None can log in; a DBA grants them to login roles. A role that exists already is used as it is.
+-- The comment marks a role as made by this file: uninstall.sql drops marked roles only.
+
+do $roles$
+declare
+    role record;
+begin
+    if current_setting('pg_knowledge.installing', true) is distinct from pg_current_xact_id()::text then
+        raise exception using errcode = 'KB013', message = 'the migration must run inside one transaction';
+    end if;
+    for role in
+        select *
+        from (
+            values
+            ('knowledge_owner', 'owns every object of pg_knowledge'),
+            ('knowledge_reader', 'may search and read under a context'),
+            ('knowledge_writer', 'may ingest and delete documents; implies knowledge_reader'),
+            ('knowledge_admin', 'may define vocabulary and models, erase and audit; implies knowledge_writer'),
+            ('knowledge_trusted', 'may say who is asking: set_context and issue_token')
+        ) as r (name, purpose)
+    loop
+        if to_regrole(role.name) is null then
+            execute format('create role %I nologin', role.name);
+            execute format('comment on role %I is %L', role.name, 'pg_knowledge: ' || role.purpose);
+        end if;
+    end loop;
+
+    if not pg_has_role('knowledge_writer', 'knowledge_reader', 'usage') then
+        grant knowledge_reader to knowledge_writer;
+    end if;
+    if not pg_has_role('knowledge_admin', 'knowledge_writer', 'usage') then
+        grant knowledge_writer to knowledge_admin;
+    end if;
+    -- The applying role must be able to become the owner, now and at the next upgrade, but inherits nothing from it.
+    if not pg_has_role(current_user, 'knowledge_owner', 'set') then
+        execute format('grant knowledge_owner to %I with inherit false, set true', current_user);
+    end if;
+end
+$roles$;
+
+-- ---- sql/20_schemas/schemas.sql
+-- Two schemas: knowledge is the API and the tables behind row-level security, knowledge_private is nobody else's.
+
+do $schemas$
+declare
+    vector_schema text;
+    reader text;
+    granted text[] := '{}';
+begin
+    if current_setting('pg_knowledge.installing', true) is distinct from pg_current_xact_id()::text then
+        raise exception using errcode = 'KB013', message = 'the migration must run inside one transaction';
+    end if;
+    create schema knowledge authorization knowledge_owner;
+    create schema knowledge_private authorization knowledge_owner;
+
+    select n.nspname
+    into vector_schema
+    from pg_extension as e
+    inner join pg_namespace as n on n.oid = e.extnamespace
+    where e.extname = 'vector';
+    foreach reader in array array['knowledge_owner', 'knowledge_reader'] loop
+        if not has_schema_privilege(reader, vector_schema, 'usage') then
+            begin
+                execute format('grant usage on schema %I to %I', vector_schema, reader);
+                granted := granted || reader;
+            exception when insufficient_privilege then
+                raise exception using errcode = 'KB013',
+                    message = format('%s cannot use the schema %I, where pgvector is installed', reader, vector_schema),
+                    hint = format('grant usage on schema %I to public;', vector_schema);
+            end;
+        end if;
+    end loop;
+    perform set_config('pg_knowledge.granted_usage', granted::text, true);
+end
+$schemas$;
+
+-- From here on everything belongs to the owner.
+set local role knowledge_owner;
+
+comment on schema knowledge is
+'pg_knowledge: documents, permission-aware search, erasure. Every function and table carries a comment.';
+comment on schema knowledge_private is
+'pg_knowledge: helpers, signing keys and staging. No role but knowledge_owner has USAGE.';
+
+grant usage on schema knowledge to knowledge_reader, knowledge_trusted;
+
+-- A function that a later DROP + CREATE brings back starts closed.
+do $defaults$
+begin
+    if current_setting('pg_knowledge.installing', true) is distinct from pg_current_xact_id()::text then
+        raise exception using errcode = 'KB013', message = 'the migration must run inside one transaction';
+    end if;
+    alter default privileges for role knowledge_owner revoke execute on functions from public;
+end
+$defaults$;
+
+-- ---- sql/30_tables/01_errors.sql
+-- One way to fail: SQLSTATE class KB, a message for people, DETAIL as json for programs, HINT with what to do.
+--
+--   KB001 no context                KB006 unknown tag or audience     KB011 org offboarded
+--   KB002 context refused           KB007 model mismatch              KB012 quota
+--   KB003 not permitted             KB008 version not complete        KB013 installation refused
+--   KB004 not found, or not yours   KB009 lease lost
+--   KB005 invalid argument          KB010 conflict, retry
+
+create function knowledge_private.fail(code text, message text, detail jsonb default null, hint text default null)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = fail.code,
+        message = fail.message,
+        detail = coalesce(fail.detail::text, ''),
+        hint = coalesce(fail.hint, '');
+end
+$$;
+
+comment on function knowledge_private.fail(text, text, jsonb, text) is
+'Raises SQLSTATE code (class KB) with message, DETAIL as json and HINT. Never returns.';
+revoke all on function knowledge_private.fail(text, text, jsonb, text) from public;
+
+create function knowledge_private.check_keys(object jsonb, allowed text[], argument text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    unknown text[];
+begin
+    if object is null or jsonb_typeof(object) <> 'object' then
+        perform knowledge_private.fail('KB005', format('%s must be a json object', argument));
+    end if;
+    unknown := array(select k from jsonb_object_keys(object) as k where k <> all (allowed) order by k);
+    if cardinality(unknown) > 0 then
+        perform knowledge_private.fail('KB005', format('unknown key in %s: %s', argument, unknown[1]),
+            jsonb_build_object('unknown', unknown, 'allowed', allowed));
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_keys(jsonb, text[], text) is
+'Raises KB005 unless object is a json object whose keys are all allowed; argument names it in the message.';
+revoke all on function knowledge_private.check_keys(jsonb, text[], text) from public;
+
+create function knowledge_private.check_label(label text, argument text, longest integer default 500)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if label is null or label !~ '\S' or octet_length(label) > longest or label ~ '[\u0001-\u001f\u007f]' then
+        perform knowledge_private.fail('KB005',
+            format('%s must be 1 to %s bytes, not blank, without control characters', argument, longest));
+    end if;
+    return label;
+end
+$$;
+
+comment on function knowledge_private.check_label(text, text, integer) is
+'Returns label, or raises KB005 when it is null, blank, longer than longest bytes or has control characters.';
+revoke all on function knowledge_private.check_label(text, text, integer) from public;
+
+create function knowledge_private.text_key(value text)
+returns bytea
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select sha256(convert_to(value, 'UTF8'))
+$$;
+
+comment on function knowledge_private.text_key(text) is 'A digest to index by: of long texts an index holds this.';
+revoke all on function knowledge_private.text_key(text) from public;
+
+-- ---- sql/30_tables/02_settings.sql
+-- Thresholds and intervals of this database, in one row that knowledge_owner may update, and the clock that reads it.
+
+create table knowledge_private.settings (
+    only_row boolean primary key default true check (only_row),
+    exact_rows integer not null default 10000 check (exact_rows >= 0),
+    index_share real not null default 0.1 check (index_share between 0 and 1),
+    scanned_chunks integer not null default 2000 check (scanned_chunks >= 0),
+    candidates integer not null default 5000 check (candidates >= 1),
+    long_list integer not null default 1000 check (long_list >= 0),
+    lease interval not null default interval '2 minutes' check (lease > interval '0'),
+    abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
+    longest_token interval not null default interval '24 hours' check (longest_token > interval '0'),
+    clock_offset interval not null default interval '0'
+);
+
+comment on table knowledge_private.settings is 'One row of settings of this database.';
+comment on column knowledge_private.settings.only_row is 'Keeps the table at one row.';
+comment on column knowledge_private.settings.exact_rows is
+'Up to this many permitted vectors a search is exact, also in an org that has an index of its own.';
+comment on column knowledge_private.settings.index_share is
+'The index of an org is used only when the permitted vectors are at least this share of it.';
+comment on column knowledge_private.settings.scanned_chunks is
+'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
+comment on column knowledge_private.settings.candidates is
+'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+comment on column knowledge_private.settings.long_list is
+'More compartments than this are written as a subquery and not as a literal list.';
+comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
+comment on column knowledge_private.settings.abandoned is
+'maintain() ends a version that is being ingested when its lease ran out this long ago.';
+comment on column knowledge_private.settings.longest_token is 'The longest time a token may live.';
+comment on column knowledge_private.settings.clock_offset is
+'Added to clock_timestamp() for leases and tokens; tests move it instead of waiting.';
+
+insert into knowledge_private.settings default values;
+
+create function knowledge_private.clock()
+returns timestamptz
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select clock_timestamp() + s.clock_offset from knowledge_private.settings as s
+$$;
+
+comment on function knowledge_private.clock() is 'The time that leases and tokens are measured by.';
+revoke all on function knowledge_private.clock() from public;
+
+create function knowledge_private.new_id()
+returns uuid
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Version 7 of RFC 9562: 48 bits of milliseconds, then random bits; PostgreSQL has uuidv7() only from 18 on.
+    select encode(
+        set_byte(
+            overlay(uuid_send(gen_random_uuid())
+                placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                from 1 for 6),
+            6, (get_byte(r.bytes, 6) & 15) | 112),
+        'hex')::uuid
+    from (select uuid_send(gen_random_uuid()) as bytes) as r
+$$;
+
+comment on function knowledge_private.new_id() is
+'A new uuid of version 7: ordered by time of creation, counting nothing.';
+revoke all on function knowledge_private.new_id() from public;
+
+-- ---- sql/30_tables/03_orgs.sql
+-- The tenants, and the chained log of what was done to each.
+
+create table knowledge.models (
+    model_id integer generated always as identity primary key,
+    name text not null unique,
+    fingerprint text not null unique,
+    dimensions integer not null check (dimensions between 1 and 4000),
+    state text not null default 'building' check (state in ('building', 'active', 'retired')),
+    created_at timestamptz not null default now()
+);
+
+comment on table knowledge.models is 'The registered embedding models; each has a table vectors_<model_id>.';
+comment on column knowledge.models.model_id is 'Number of the model and of its vector table.';
+comment on column knowledge.models.name is 'Name for people.';
+comment on column knowledge.models.fingerprint is
+'What an embedder presents to prove that it is this model: same fingerprint, same vectors for the same text.';
+comment on column knowledge.models.dimensions is 'Length of every vector of the model.';
+comment on column knowledge.models.state is 'building: no org searches with it yet; active; retired.';
+comment on column knowledge.models.created_at is 'When it was registered.';
+
+create table knowledge.orgs (
+    org_id text collate "C" primary key,
+    status text not null default 'active' check (status in ('active', 'offboarded')),
+    language text not null default 'pg_catalog.english',
+    active_model integer references knowledge.models (model_id),
+    created_at timestamptz not null default now(),
+    offboarded_at timestamptz,
+    audit_entries bigint not null default 0,
+    audit_head bytea not null default '\x'
+);
+
+comment on table knowledge.orgs is 'The tenants. An org exists from its first use on; an erased one stays as offboarded.';
+comment on column knowledge.orgs.org_id is 'The name that the application gives its tenant.';
+comment on column knowledge.orgs.status is 'active, or offboarded: erased, and never to be used again.';
+comment on column knowledge.orgs.language is
+'Text search configuration of documents and questions that name none. Text, because pg_upgrade refuses regconfig.';
+comment on column knowledge.orgs.active_model is 'The model this org ingests and searches with.';
+comment on column knowledge.orgs.created_at is 'When it was first used.';
+comment on column knowledge.orgs.offboarded_at is 'When it was erased.';
+comment on column knowledge.orgs.audit_entries is 'Number of entries in audit_log.';
+comment on column knowledge.orgs.audit_head is 'Digest of the newest entry in audit_log.';
+
+create table knowledge.audit_log (
+    org_id text collate "C" not null,
+    entry bigint not null,
+    at timestamptz not null,
+    actor text not null,
+    action text not null,
+    details jsonb not null,
+    previous bytea not null,
+    digest bytea not null,
+    primary key (org_id, entry)
+);
+
+comment on table knowledge.audit_log is
+'What was erased or redefined, by whom: append-only, each entry chained to the one before by its digest.';
+comment on column knowledge.audit_log.org_id is 'The tenant; the log outlives it.';
+comment on column knowledge.audit_log.entry is '1, 2, 3 … within the org, without gaps.';
+comment on column knowledge.audit_log.at is 'When.';
+comment on column knowledge.audit_log.actor is 'The login role.';
+comment on column knowledge.audit_log.action is 'The function that did it.';
+comment on column knowledge.audit_log.details is 'Counts and digests; never text of a document.';
+comment on column knowledge.audit_log.previous is 'Digest of the entry before; empty for the first.';
+comment on column knowledge.audit_log.digest is
+'sha256(previous || utf8 of the json array [org_id, entry, microseconds, actor, action, details]).';
+
+-- ---- sql/30_tables/04_vocabulary.sql
+-- The closed vocabulary of an org. Authors declare audiences; the org's rules turn audiences into tags; a caller holds
+-- tags. The audience and the tag 'everyone' are built in and stand in no table.
+
+create table knowledge.tags (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    tag text collate "C" not null,
+    description text not null default '',
+    created_at timestamptz not null default now(),
+    primary key (org_id, tag)
+);
+
+comment on table knowledge.tags is 'The tags a caller of the org can hold.';
+comment on column knowledge.tags.org_id is 'The tenant.';
+comment on column knowledge.tags.tag is 'The tag.';
+comment on column knowledge.tags.description is 'Who holds it.';
+comment on column knowledge.tags.created_at is 'When it was defined.';
+
+create table knowledge.audiences (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    audience text collate "C" not null,
+    tags text[] collate "C" not null check (cardinality(tags) > 0),
+    version integer not null default 1,
+    changed_at timestamptz not null default now(),
+    primary key (org_id, audience)
+);
+
+comment on table knowledge.audiences is 'The derivation rules: a caller holding any of the tags belongs to the audience.';
+comment on column knowledge.audiences.org_id is 'The tenant.';
+comment on column knowledge.audiences.audience is 'What an author declares a document for.';
+comment on column knowledge.audiences.tags is 'The tags that open it.';
+comment on column knowledge.audiences.version is 'Counts the changes of this rule.';
+comment on column knowledge.audiences.changed_at is 'When it was last changed.';
+
+-- ---- sql/30_tables/05_compartments.sql
+-- The heart: every chunk is in one compartment, and permission is decided on this table alone.
+--
+-- Here and below: keys lead with org_id, the other indexes with what is selective. To the planner an org that is newer
+-- than its statistics has no rows, and then any index that leads with org_id looks as good as the right one.
+
+create table knowledge.compartments (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    compartment_id integer not null,
+    org_scope text collate "C",
+    source_type text collate "C" not null,
+    visibility text collate "C" not null,
+    audience text[] collate "C" not null check (cardinality(audience) > 0),
+    acl text[] collate "C" not null check (cardinality(acl) > 0),
+    acl_version bigint not null,
+    chunks bigint not null default 0 check (chunks >= 0),
+    words bigint not null default 0 check (words >= 0),
+    counted_chunks bigint not null default 0,
+    primary key (org_id, compartment_id)
+) with (fillfactor = 80);
+
+create function knowledge_private.audience_key(audience text[])
+returns bytea
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select knowledge_private.text_key(array_to_string(audience, E'\x1f'))
+$$;
+
+comment on function knowledge_private.audience_key(text[]) is
+'A digest that differs for different audiences (no name has a control character): many names do not fit into an index.';
+revoke all on function knowledge_private.audience_key(text[]) from public;
+
+create unique index compartments_identity on knowledge.compartments
+(knowledge_private.audience_key(audience), source_type, visibility, org_scope, org_id) nulls not distinct;
+create index compartments_acl on knowledge.compartments using gin (acl);
+
+comment on table knowledge.compartments is
+'All chunks with the same org, scope, source type, visibility and audience. A change of permission changes rows here.';
+comment on column knowledge.compartments.org_id is 'The tenant.';
+comment on column knowledge.compartments.compartment_id is 'Number within the org.';
+comment on column knowledge.compartments.org_scope is 'The part of the org; null is org-wide.';
+comment on column knowledge.compartments.source_type is 'Kind of source, as the application names it.';
+comment on column knowledge.compartments.visibility is 'Label; a search sees ''org'' unless it asks for more.';
+comment on column knowledge.compartments.audience is 'Whom the author declared the documents for, sorted.';
+comment on column knowledge.compartments.acl is 'The tags derived from the audience: a caller with any of them may read.';
+comment on column knowledge.compartments.acl_version is 'Sum of the versions of the rules that acl was derived by.';
+comment on column knowledge.compartments.chunks is 'Live chunks in it: the N of BM25.';
+comment on column knowledge.compartments.words is 'Sum of chunks.words in it: BM25''s average length is words / chunks.';
+comment on column knowledge.compartments.counted_chunks is 'Chunks that it had when lexeme_counts was counted; 0: never.';
+
+-- ---- sql/30_tables/06_documents.sql
+-- Documents and their versions. A document has a compartment exactly while it has a live version.
+
+create table knowledge.documents (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    document_id uuid not null,
+    org_scope text collate "C",
+    source_type text collate "C" not null,
+    source_id text collate "C" not null,
+    compartment_id integer,
+    live_version uuid,
+    title text not null default '',
+    uri text,
+    metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
+    language text,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    primary key (org_id, document_id),
+    foreign key (org_id, compartment_id) references knowledge.compartments (org_id, compartment_id),
+    check ((compartment_id is null) = (live_version is null))
+);
+
+create unique index documents_identity on knowledge.documents
+(knowledge_private.text_key(source_id), source_type, org_scope, org_id) nulls not distinct;
+create index documents_compartment on knowledge.documents (compartment_id, org_id);
+create index documents_metadata on knowledge.documents using gin (metadata jsonb_path_ops);
+
+comment on table knowledge.documents is
+'One row a document, described by its live version. Readers see those in compartments that they may open.';
+comment on column knowledge.documents.org_id is 'The tenant.';
+comment on column knowledge.documents.document_id is 'The document.';
+comment on column knowledge.documents.org_scope is 'The part of the org it belongs to; null is org-wide.';
+comment on column knowledge.documents.source_type is 'Kind of source.';
+comment on column knowledge.documents.source_id is 'Its name there: a path, a key, an address.';
+comment on column knowledge.documents.compartment_id is 'Where its chunks are; null until something is live.';
+comment on column knowledge.documents.live_version is 'The version that is searched; null until something is live.';
+comment on column knowledge.documents.title is 'Title for citations.';
+comment on column knowledge.documents.uri is 'Where a person can open it.';
+comment on column knowledge.documents.metadata is 'A json object to filter by.';
+comment on column knowledge.documents.language is 'Text search configuration its chunks were indexed by.';
+comment on column knowledge.documents.created_at is 'When it was first begun.';
+comment on column knowledge.documents.updated_at is 'When its live version was published.';
+
+create table knowledge.versions (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    document_id uuid not null,
+    state text not null default 'ingesting' check (state in ('ingesting', 'live', 'superseded', 'aborted')),
+    source_version text,
+    content_hash text not null,
+    chunk_count integer not null check (chunk_count > 0),
+    model_id integer references knowledge.models (model_id),
+    audience text[] collate "C",
+    visibility text collate "C",
+    title text,
+    uri text,
+    metadata jsonb,
+    language text not null,
+    lease bigint not null default 1,
+    lease_holder text,
+    lease_expires_at timestamptz not null,
+    report jsonb,
+    started_at timestamptz not null default now(),
+    ended_at timestamptz,
+    primary key (org_id, version_id),
+    foreign key (org_id, document_id) references knowledge.documents (org_id, document_id) on delete cascade
+);
+
+create unique index versions_ingesting on knowledge.versions (document_id, org_id) where state = 'ingesting';
+create unique index versions_live on knowledge.versions (document_id, org_id) where state = 'live';
+create index versions_document on knowledge.versions (document_id, org_id);
+
+comment on table knowledge.versions is
+'One row a state of a document: ingesting -> live -> superseded, or ingesting -> aborted. At most one is ingesting.';
+comment on column knowledge.versions.org_id is 'The tenant.';
+comment on column knowledge.versions.version_id is 'The version.';
+comment on column knowledge.versions.document_id is 'Of which document.';
+comment on column knowledge.versions.state is 'ingesting, live, superseded or aborted.';
+comment on column knowledge.versions.source_version is 'What the source calls this state of the document.';
+comment on column knowledge.versions.content_hash is 'The writer''s digest of the chunked text: the same digest resumes.';
+comment on column knowledge.versions.chunk_count is 'How many chunks it must have: ordinals 0 to chunk_count - 1.';
+comment on column knowledge.versions.model_id is 'The model its vectors are of; null: for words only.';
+comment on column knowledge.versions.audience is 'Declared audience, sorted; null keeps the document''s.';
+comment on column knowledge.versions.visibility is 'Declared visibility; null keeps the document''s.';
+comment on column knowledge.versions.title is 'Title to publish; null keeps the document''s.';
+comment on column knowledge.versions.uri is 'Address to publish; null keeps the document''s.';
+comment on column knowledge.versions.metadata is 'Metadata to publish; null keeps the document''s.';
+comment on column knowledge.versions.language is 'Text search configuration its chunks are indexed by.';
+comment on column knowledge.versions.lease is 'Fencing number: a call with an older one is refused (KB009).';
+comment on column knowledge.versions.lease_holder is 'The writer that holds the lease, as it names itself.';
+comment on column knowledge.versions.lease_expires_at is 'Until then no other writer may resume it.';
+comment on column knowledge.versions.report is 'What finalize_version reported.';
+comment on column knowledge.versions.started_at is 'When it was begun.';
+comment on column knowledge.versions.ended_at is 'When it was published, superseded or aborted.';
+
+-- ---- sql/30_tables/07_chunks.sql
+-- What is searched: live chunks only. Their text, their position and (made by register_model) their vectors are three
+-- tables, so that a chunk that moves within its document rewrites one narrow row and no index of text or vectors.
+
+create table knowledge.chunks (
+    org_id text collate "C" not null,
+    chunk_id uuid not null,
+    document_id uuid not null,
+    compartment_id integer not null,
+    heading text not null,
+    body text not null check (body ~ '\S'),
+    tsv tsvector not null,
+    words integer not null,
+    tokens integer,
+    content_hash bytea not null,
+    primary key (org_id, chunk_id)
+);
+
+-- What is ranked by words stays in the row as it is; a body that makes the row too long goes out of it first.
+alter table knowledge.chunks alter column tsv set storage main;
+
+create index chunks_compartment on knowledge.chunks (compartment_id, org_id);
+create index chunks_content on knowledge.chunks (content_hash);
+create index chunks_tsv on knowledge.chunks using gin (tsv);
+
+comment on table knowledge.chunks is
+'The live chunks. Readers see those in compartments that they may open: exactly what search could show.';
+comment on column knowledge.chunks.org_id is 'The tenant.';
+comment on column knowledge.chunks.chunk_id is 'The chunk; it keeps its id as long as its text stays.';
+comment on column knowledge.chunks.document_id is 'Of which document.';
+comment on column knowledge.chunks.compartment_id is 'The compartment of the document.';
+comment on column knowledge.chunks.heading is 'Heading trail, outermost first; may be empty.';
+comment on column knowledge.chunks.body is 'The text, as it stands in the source.';
+comment on column knowledge.chunks.tsv is 'Heading with weight A and body with weight B, in the document''s language.';
+comment on column knowledge.chunks.words is 'Number of positions in tsv: the length that BM25 uses.';
+comment on column knowledge.chunks.tokens is 'Length in tokens as the writer counted it.';
+comment on column knowledge.chunks.content_hash is
+'sha256 of org, heading and body: the key for reuse, which never meets another org''s.';
+
+create table knowledge.positions (
+    org_id text collate "C" not null,
+    document_id uuid not null,
+    ordinal integer not null check (ordinal >= 0),
+    chunk_id uuid not null,
+    compartment_id integer not null,
+    content_hash bytea not null,
+    words integer not null,
+    char_start integer,
+    char_end integer,
+    primary key (org_id, document_id, ordinal),
+    foreign key (org_id, document_id) references knowledge.documents (org_id, document_id),
+    foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
+) with (fillfactor = 80);
+
+create unique index positions_chunk on knowledge.positions (chunk_id, org_id);
+
+comment on table knowledge.positions is 'Where each live chunk stands in its document.';
+comment on column knowledge.positions.org_id is 'The tenant.';
+comment on column knowledge.positions.document_id is 'The document.';
+comment on column knowledge.positions.ordinal is '0, 1, 2 … within the document, without gaps.';
+comment on column knowledge.positions.chunk_id is 'The chunk.';
+comment on column knowledge.positions.compartment_id is 'The compartment of the document.';
+comment on column knowledge.positions.content_hash is 'As in chunks, so that comparing a document reads no text.';
+comment on column knowledge.positions.words is 'As in chunks, so that counting a document reads no text.';
+comment on column knowledge.positions.char_start is 'First character in the source, from 0.';
+comment on column knowledge.positions.char_end is 'One after the last character in the source.';
+
+-- The vectors of staged chunks are of the version's model, so the column has no fixed length.
+create table knowledge_private.staged_chunks (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    ordinal integer not null,
+    heading text not null,
+    body text not null,
+    tsv tsvector not null,
+    words integer not null,
+    tokens integer,
+    content_hash bytea not null,
+    char_start integer,
+    char_end integer,
+    embedding halfvec,
+    primary key (org_id, version_id, ordinal),
+    foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
+);
+
+comment on table knowledge_private.staged_chunks is 'The chunks of versions that are being ingested.';
+comment on column knowledge_private.staged_chunks.org_id is 'The tenant.';
+comment on column knowledge_private.staged_chunks.version_id is 'The version.';
+comment on column knowledge_private.staged_chunks.ordinal is 'Position in the document.';
+comment on column knowledge_private.staged_chunks.heading is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.body is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.tsv is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.words is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.tokens is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.content_hash is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.char_start is 'As in positions.';
+comment on column knowledge_private.staged_chunks.char_end is 'As in positions.';
+comment on column knowledge_private.staged_chunks.embedding is 'Unit vector of the version''s model; null until stored.';
+
+create type knowledge_private.measured as (
+    chunk_id uuid,
+    measure double precision
+);
+
+comment on type knowledge_private.measured is 'A chunk and how well it fits a question, by one leg of a search.';
+
+-- Whatever the statistics say, no org is taken for empty: its rows are estimated as a two-hundredth of the table.
+alter table knowledge.documents alter column org_id set statistics 0;
+alter table knowledge.versions alter column org_id set statistics 0;
+alter table knowledge.chunks alter column org_id set statistics 0;
+alter table knowledge.positions alter column org_id set statistics 0;
+alter table knowledge_private.staged_chunks alter column org_id set statistics 0;
+
+-- ---- sql/30_tables/08_keys.sql
+-- The keys that contexts and tokens are signed with: HMAC-SHA256 (RFC 2104) with the two padded keys kept ready, from
+-- core sha256() and 244 random bits of gen_random_uuid().
+
+create table knowledge_private.signing_keys (
+    key_id integer generated always as identity primary key,
+    inner_pad bytea not null check (length(inner_pad) = 64),
+    outer_pad bytea not null check (length(outer_pad) = 64),
+    created_at timestamptz not null default now(),
+    valid_until timestamptz
+);
+
+comment on table knowledge_private.signing_keys is 'HMAC keys. The newest signs; the others verify until they expire.';
+comment on column knowledge_private.signing_keys.key_id is 'Named in every signed text.';
+comment on column knowledge_private.signing_keys.inner_pad is 'Key xor 0x36, 64 bytes.';
+comment on column knowledge_private.signing_keys.outer_pad is 'Key xor 0x5c, 64 bytes.';
+comment on column knowledge_private.signing_keys.created_at is 'When it was made.';
+comment on column knowledge_private.signing_keys.valid_until is 'Null for the key that signs.';
+
+create function knowledge_private.add_signing_key()
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    key bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    inner_pad bytea := decode(repeat('36', 64), 'hex');
+    outer_pad bytea := decode(repeat('5c', 64), 'hex');
+    new_key integer;
+begin
+    for i in 0..31 loop
+        inner_pad := set_byte(inner_pad, i, get_byte(key, i) # 54);
+        outer_pad := set_byte(outer_pad, i, get_byte(key, i) # 92);
+    end loop;
+    insert into knowledge_private.signing_keys (inner_pad, outer_pad)
+    values (inner_pad, outer_pad)
+    returning key_id into new_key;
+    return new_key;
+end
+$$;
+
+comment on function knowledge_private.add_signing_key() is 'Makes a key that signs from now on; returns its key_id.';
+revoke all on function knowledge_private.add_signing_key() from public;
+
+do $key$
+begin
+    perform knowledge_private.add_signing_key();
+end
+$key$;
+
+-- ---- sql/30_tables/09_ledger.sql
+-- What was applied to this database.
+
+create table knowledge.migrations (
+    version text primary key,
+    checksum text not null,
+    applied_at timestamptz not null default now(),
+    applied_by text not null default session_user,
+    granted_usage text[] not null default '{}'
+);
+
+comment on table knowledge.migrations is 'One row a migration that was applied, in order of applied_at.';
+comment on column knowledge.migrations.version is 'Version of pg_knowledge that it brought.';
+comment on column knowledge.migrations.checksum is 'sha256 of the built sources, as hex.';
+comment on column knowledge.migrations.applied_at is 'When.';
+comment on column knowledge.migrations.applied_by is 'The login role that applied it.';
+comment on column knowledge.migrations.granted_usage is
+'The roles that it had to grant USAGE on the schema of pgvector; uninstall.sql takes that back.';
+
+grant select on knowledge.migrations to knowledge_reader, knowledge_trusted;
+
+-- ---- sql/40_context/01_sign.sql
+-- Signed texts: <purpose>.<key>.<payload in hex>.<hmac in hex>. The purpose is signed too, so a token is no context.
+
+create function knowledge_private.mac(message text, inner_pad bytea, outer_pad bytea)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex')
+$$;
+
+comment on function knowledge_private.mac(text, bytea, bytea) is 'HMAC-SHA256 of message as hex (RFC 2104).';
+revoke all on function knowledge_private.mac(text, bytea, bytea) from public;
+
+create function knowledge_private.sign(purpose text, payload jsonb)
+returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    key record;
+    message text;
+begin
+    select k.* into strict key
+    from knowledge_private.signing_keys as k
+    where k.valid_until is null
+    order by k.key_id desc
+    limit 1;
+    message := concat_ws('.', purpose, key.key_id, encode(convert_to(payload::text, 'UTF8'), 'hex'));
+    return message || '.' || knowledge_private.mac(message, key.inner_pad, key.outer_pad);
+end
+$$;
+
+comment on function knowledge_private.sign(text, jsonb) is 'payload as a text signed for purpose with the newest key.';
+revoke all on function knowledge_private.sign(text, jsonb) from public;
+
+create function knowledge_private.verify(purpose text, signed text)
+returns jsonb
+language plpgsql
+stable
+parallel restricted
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    part text[];
+    key record;
+begin
+    if signed is null or signed !~ '^[a-z]+\.[0-9]{1,9}\.([0-9a-f]{2})+\.[0-9a-f]{64}$' then
+        return null;
+    end if;
+    part := string_to_array(signed, '.');
+    select k.* into key
+    from knowledge_private.signing_keys as k
+    where k.key_id = part[2]::integer and (k.valid_until is null or k.valid_until > knowledge_private.clock());
+    if not found
+        or part[1] <> purpose
+        or part[4] <> knowledge_private.mac(concat_ws('.', part[1], part[2], part[3]), key.inner_pad, key.outer_pad)
+    then
+        return null;
+    end if;
+    return convert_from(decode(part[3], 'hex'), 'UTF8')::jsonb;
+end
+$$;
+
+comment on function knowledge_private.verify(text, text) is
+'The payload of a text that sign made for the same purpose with a key that is still valid, else null.';
+revoke all on function knowledge_private.verify(text, text) from public;
+
+-- ---- sql/40_context/02_claim.sql
+-- The claim in force: a signed text in the transaction-local setting knowledge.context. It names the backend and the
+-- transaction it was made in, so its text is worth nothing anywhere else.
+
+create type knowledge_private.claim as (
+    org_id text,
+    org_scope text,
+    grants text[],
+    expires_at timestamptz
+);
+
+comment on type knowledge_private.claim is 'Who is asking.';
+
+create function knowledge_private.transaction_mark()
+returns text
+language sql
+stable
+parallel restricted
+set search_path = pg_catalog, pg_temp
+as $$
+    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user)
+$$;
+
+comment on function knowledge_private.transaction_mark() is
+'Names this transaction of this backend: process, start in microseconds, login role.';
+revoke all on function knowledge_private.transaction_mark() from public;
+
+create function knowledge_private.put_claim(org_id text, grants text[], org_scope text, expires_at timestamptz)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform set_config('knowledge.context', knowledge_private.sign('context', jsonb_build_object(
+        'org', org_id, 'scope', org_scope, 'grants', to_jsonb(grants), 'expires', extract(epoch from expires_at),
+        'mark', knowledge_private.transaction_mark())), true);
+end
+$$;
+
+comment on function knowledge_private.put_claim(text, text[], text, timestamptz) is
+'Stores a signed claim in knowledge.context until the end of the transaction.';
+revoke all on function knowledge_private.put_claim(text, text[], text, timestamptz) from public;
+
+create function knowledge_private.context()
+returns knowledge_private.claim
+language plpgsql
+stable
+parallel restricted
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    signed text := nullif(current_setting('knowledge.context', true), '');
+    payload jsonb;
+    claim knowledge_private.claim;
+begin
+    if signed is null then
+        perform knowledge_private.fail('KB001', 'no context: who is asking?', null,
+            'Call knowledge.set_context or knowledge.use_token in this transaction.');
+    end if;
+    payload := knowledge_private.verify('context', signed);
+    if payload is null or payload ->> 'mark' is distinct from knowledge_private.transaction_mark() then
+        perform knowledge_private.fail('KB002', 'context refused: not made in this transaction', null,
+            'Call knowledge.set_context or knowledge.use_token in this transaction.');
+    end if;
+    claim.org_id := payload ->> 'org';
+    claim.org_scope := payload ->> 'scope';
+    claim.grants := array(select jsonb_array_elements_text(payload -> 'grants'));
+    claim.expires_at := to_timestamp((payload ->> 'expires')::double precision);
+    if claim.expires_at <= knowledge_private.clock() then
+        perform knowledge_private.fail('KB002', 'context refused: the token has expired');
+    end if;
+    return claim;
+end
+$$;
+
+comment on function knowledge_private.context() is
+'The verified claim in force. KB001 without one, KB002 when it is forged, copied, replayed or expired.';
+revoke all on function knowledge_private.context() from public;
+
+create function knowledge_private.check_claim(org_id text, grants text[], org_scope text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform knowledge_private.check_label(org_id, 'org_id');
+    if org_scope is not null then
+        perform knowledge_private.check_label(org_scope, 'org_scope');
+    end if;
+    if grants is null or coalesce(array_ndims(grants), 1) <> 1 or array_position(grants, null) is not null then
+        perform knowledge_private.fail('KB005', 'grants must be a list of tags without nulls; an empty list grants nothing');
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_claim(text, text[], text) is
+'KB005 unless the parts of a claim are well-formed.';
+revoke all on function knowledge_private.check_claim(text, text[], text) from public;
+
+-- ---- sql/40_context/10_set_context.sql
+create function knowledge.set_context(org_id text, grants text[], org_scope text default null)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform knowledge_private.check_claim(set_context.org_id, set_context.grants, set_context.org_scope);
+    perform knowledge_private.put_claim(set_context.org_id, set_context.grants, set_context.org_scope, null);
+end
+$$;
+
+comment on function knowledge.set_context(text, text[], text) is
+'Says who is asking, until the end of this transaction: tenant, tags held ({} holds only the built-in everyone) and
+optionally the part of the tenant. For back ends that have authenticated the caller; a role that can run SQL of its own
+should get a token instead. KB005 for a blank or malformed argument.';
+revoke all on function knowledge.set_context(text, text[], text) from public;
+grant execute on function knowledge.set_context(text, text[], text) to knowledge_trusted;
+
+-- ---- sql/40_context/11_issue_token.sql
+create function knowledge.issue_token(
+    org_id text, grants text[], org_scope text default null, ttl interval default interval '5 minutes'
+)
+returns text
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    longest interval;
+begin
+    perform knowledge_private.check_claim(issue_token.org_id, issue_token.grants, issue_token.org_scope);
+    select s.longest_token into longest from knowledge_private.settings as s;
+    if ttl is null or ttl <= interval '0' or ttl > longest then
+        perform knowledge_private.fail('KB005', format('ttl must be more than 0 and at most %s', longest));
+    end if;
+    return knowledge_private.sign('token', jsonb_build_object(
+        'org', issue_token.org_id, 'scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
+        'expires', extract(epoch from knowledge_private.clock() + ttl)));
+end
+$$;
+
+comment on function knowledge.issue_token(text, text[], text, interval) is
+'A signed text that lets whoever holds it call use_token until ttl has passed. Arguments as for set_context. KB005 for a
+malformed argument or a ttl beyond the setting longest_token.';
+revoke all on function knowledge.issue_token(text, text[], text, interval) from public;
+grant execute on function knowledge.issue_token(text, text[], text, interval) to knowledge_trusted;
+
+-- ---- sql/40_context/12_use_token.sql
+create function knowledge.use_token(token text)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    payload jsonb := knowledge_private.verify('token', token);
+    expires_at timestamptz := to_timestamp((payload ->> 'expires')::double precision);
+begin
+    if payload is null then
+        perform knowledge_private.fail('KB002', 'token refused', null, 'Ask the back end for a token of issue_token.');
+    end if;
+    if expires_at <= knowledge_private.clock() then
+        perform knowledge_private.fail('KB002', 'token refused: it has expired', null, 'Ask the back end for a new one.');
+    end if;
+    perform knowledge_private.put_claim(payload ->> 'org',
+        array(select jsonb_array_elements_text(payload -> 'grants')), payload ->> 'scope', expires_at);
+end
+$$;
+
+comment on function knowledge.use_token(text) is
+'Takes on the context that a token of issue_token carries, until the end of this transaction or the token''s expiry.
+KB002 when the token is forged or has expired.';
+revoke all on function knowledge.use_token(text) from public;
+grant execute on function knowledge.use_token(text) to knowledge_reader;
+
+-- ---- sql/40_context/13_current_context.sql
+create function knowledge.current_context()
+returns table (org_id text, org_scope text, grants text[], expires_at timestamptz)
+language sql
+stable
+parallel restricted
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select c.org_id, c.org_scope, c.grants, c.expires_at from knowledge_private.context() as c
+$$;
+
+comment on function knowledge.current_context() is
+'One row: who is asking in this transaction; expires_at is null unless it came from a token. KB001 without a context,
+KB002 when it is refused.';
+revoke all on function knowledge.current_context() from public;
+grant execute on function knowledge.current_context() to knowledge_reader, knowledge_trusted;
+
+-- ---- sql/40_context/14_rotate_signing_key.sql
+create function knowledge.rotate_signing_key(revoke_tokens boolean default false)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    lock table knowledge_private.signing_keys in share row exclusive mode;
+    delete from knowledge_private.signing_keys as k where k.valid_until <= knowledge_private.clock();
+    update knowledge_private.signing_keys as k
+    set valid_until = case when revoke_tokens then '-infinity' else knowledge_private.clock() + s.longest_token end
+    from knowledge_private.settings as s
+    where k.valid_until is null or revoke_tokens;
+    perform knowledge_private.add_signing_key();
+end
+$$;
+
+comment on function knowledge.rotate_signing_key(boolean) is
+'Signs with a new key from now on. Tokens of the old key stay good until they expire, unless revoke_tokens. Concerns the
+whole database, so only a role that can become knowledge_owner may call it.';
+revoke all on function knowledge.rotate_signing_key(boolean) from public;
+grant execute on function knowledge.rotate_signing_key(boolean) to knowledge_owner;
+
+-- ---- sql/50_policies/01_permission.sql
+-- The rule of who may read what, written once. search_scoped calls permitted_compartments; the policies of every
+-- table with an org_id call it through current_org and readable_compartments, as initplans: once a statement.
+
+create function knowledge_private.permitted_compartments(
+    asking knowledge_private.claim, source_types text[] default null, visibility text[] default null
+)
+returns setof knowledge.compartments
+language sql
+stable
+parallel restricted
+begin atomic
+    select c.*
+    from knowledge.compartments as c
+    where
+        c.org_id = asking.org_id
+        and (c.org_scope is null or c.org_scope = asking.org_scope)
+        and c.acl && (asking.grants || array['everyone'])
+        and (source_types is null or c.source_type = any(source_types))
+        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility));
+end;
+
+comment on function knowledge_private.permitted_compartments(knowledge_private.claim, text[], text[]) is
+'The compartments that a claim opens: of its org, org-wide or of exactly its scope, with a tag it holds; narrowed to
+source types and visibility labels unless these are null. An empty list is nothing.';
+revoke all on function knowledge_private.permitted_compartments(knowledge_private.claim, text[], text[]) from public;
+
+create function knowledge_private.current_org()
+returns text
+language sql
+stable
+parallel restricted
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select c.org_id from knowledge_private.context() as c
+$$;
+
+comment on function knowledge_private.current_org() is 'The tenant of the context, for policies. KB001, KB002.';
+revoke all on function knowledge_private.current_org() from public;
+grant execute on function knowledge_private.current_org() to knowledge_reader;
+
+create function knowledge_private.readable_compartments()
+returns integer[]
+language sql
+stable
+parallel restricted
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select p.compartment_id from knowledge_private.permitted_compartments(knowledge_private.context()) as p
+    )
+$$;
+
+comment on function knowledge_private.readable_compartments() is
+'The compartments that the context opens, for policies. KB001, KB002.';
+revoke all on function knowledge_private.readable_compartments() from public;
+grant execute on function knowledge_private.readable_compartments() to knowledge_reader;
+
+-- ---- sql/50_policies/02_protect.sql
+-- Row-level security is put on a table by these two, and by nothing else.
+
+create function knowledge_private.protect_org(target regclass, readers text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('alter table %s enable row level security', target);
+    execute format('create policy own_org on %s for select using (org_id = (select knowledge_private.current_org()))',
+        target);
+    execute format('grant select on %s to %I', target, readers);
+end
+$$;
+
+comment on function knowledge_private.protect_org(regclass, text) is
+'Lets readers see the rows of the context''s org in target, and nobody anything else.';
+revoke all on function knowledge_private.protect_org(regclass, text) from public;
+
+create function knowledge_private.protect_compartment(target regclass)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('alter table %s enable row level security', target);
+    execute format(
+        'create policy own_compartments on %s for select using ('
+        'org_id = (select knowledge_private.current_org()) '
+        'and compartment_id = any ((select knowledge_private.readable_compartments())::integer[]))',
+        target);
+    execute format('grant select on %s to knowledge_reader', target);
+end
+$$;
+
+comment on function knowledge_private.protect_compartment(regclass) is
+'Lets readers see the rows of target in compartments that the context opens, and nobody anything else.';
+revoke all on function knowledge_private.protect_compartment(regclass) from public;
+
+do $protect$
+begin
+    perform knowledge_private.protect_org('knowledge.orgs', 'knowledge_reader');
+    perform knowledge_private.protect_org('knowledge.tags', 'knowledge_writer');
+    perform knowledge_private.protect_org('knowledge.audiences', 'knowledge_writer');
+    perform knowledge_private.protect_org('knowledge.audit_log', 'knowledge_admin');
+    perform knowledge_private.protect_compartment('knowledge.compartments');
+    perform knowledge_private.protect_compartment('knowledge.documents');
+    perform knowledge_private.protect_compartment('knowledge.chunks');
+    perform knowledge_private.protect_compartment('knowledge.positions');
+end
+$protect$;
+
+-- Nobody reads these directly: enabled without a policy, row-level security shows nothing.
+alter table knowledge.versions enable row level security;
+alter table knowledge_private.staged_chunks enable row level security;
+
+-- Models belong to the database, not to an org.
+grant select on knowledge.models to knowledge_reader;
+
+-- ---- sql/60_ingest/01_text.sql
+-- Text becomes lexemes here, for chunks and for questions alike.
+
+create function knowledge_private.resolve_language(language text)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    found_name text;
+begin
+    select format('%I.%I', n.nspname, c.cfgname)
+    into found_name
+    from pg_ts_config as c
+    inner join pg_namespace as n on n.oid = c.cfgnamespace
+    where
+        resolve_language.language in (c.cfgname, n.nspname || '.' || c.cfgname)
+        -- One of a session is gone tomorrow, and the org's searches with it.
+        and not starts_with(n.nspname, 'pg_temp_')
+    order by n.nspname <> 'pg_catalog', n.nspname
+    limit 1;
+    if found_name is null then
+        perform knowledge_private.fail('KB005', 'unknown language: no such text search configuration',
+            jsonb_build_object('language', language), 'select cfgname from pg_ts_config lists them.');
+    end if;
+    return found_name;
+end
+$$;
+
+comment on function knowledge_private.resolve_language(text) is
+'The qualified name of a text search configuration, from its name with or without schema. KB005 when there is none.';
+revoke all on function knowledge_private.resolve_language(text) from public;
+
+create function knowledge_private.chunk_tsv(language text, heading text, body text)
+returns tsvector
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select
+        setweight(to_tsvector(language::regconfig, heading), 'A')
+        || setweight(to_tsvector(language::regconfig, body), 'B')
+$$;
+
+comment on function knowledge_private.chunk_tsv(text, text, text) is
+'The lexemes of a chunk: heading with weight A, body with weight B.';
+revoke all on function knowledge_private.chunk_tsv(text, text, text) from public;
+
+create function knowledge_private.count_words(tsv tsvector)
+returns integer
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(sum(cardinality(u.positions)), 0)::integer from unnest(tsv) as u
+$$;
+
+comment on function knowledge_private.count_words(tsvector) is 'Number of positions in tsv: the length that BM25 uses.';
+revoke all on function knowledge_private.count_words(tsvector) from public;
+
+create function knowledge_private.content_hash(org_id text, heading text, body text)
+returns bytea
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select sha256(convert_to(concat_ws(':', length(org_id), length(heading), org_id || heading || body), 'UTF8'))
+$$;
+
+comment on function knowledge_private.content_hash(text, text, text) is
+'sha256 over org, heading and body: equal exactly when an embedder would be given the same text for the same org.';
+revoke all on function knowledge_private.content_hash(text, text, text) from public;
+
+-- ---- sql/60_ingest/02_vocabulary.sql
+-- What tags and audiences may be called, and which tags an audience turns into.
+
+create function knowledge_private.check_name(label text, argument text)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform knowledge_private.check_label(label, argument);
+    if label = 'everyone' or label like '\_%' then
+        perform knowledge_private.fail('KB005', format('%s is reserved: everyone, and names that begin with _', argument));
+    end if;
+    return label;
+end
+$$;
+
+comment on function knowledge_private.check_name(text, text) is
+'Returns label, or raises KB005 when it is malformed or reserved for the system.';
+revoke all on function knowledge_private.check_name(text, text) from public;
+
+create function knowledge_private.check_audience(org_id text, audience text[])
+returns text[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    normal text[] := array(select distinct a collate "C" from unnest(audience) as a order by 1);
+    unknown text[];
+begin
+    if cardinality(normal) = 0 or array_position(normal, null) is not null then
+        perform knowledge_private.fail('KB006', 'declare an audience: with none, nobody could ever find the document',
+            null, 'The built-in audience everyone is the whole org.');
+    end if;
+    unknown := array(
+        select a from unnest(normal) as a
+        where
+            a <> 'everyone'
+            and not exists (
+                select from knowledge.audiences as d
+                where d.org_id = check_audience.org_id and d.audience = a
+            )
+    );
+    if cardinality(unknown) > 0 then
+        perform knowledge_private.fail('KB006', format('unknown audience: %s', unknown[1]),
+            jsonb_build_object('unknown', unknown), 'knowledge.define_audience adds one to the vocabulary.');
+    end if;
+    return normal;
+end
+$$;
+
+comment on function knowledge_private.check_audience(text, text[]) is
+'The audience sorted and without doubles. KB006 when it is empty or not in the vocabulary.';
+revoke all on function knowledge_private.check_audience(text, text[]) from public;
+
+create function knowledge_private.derive_acl(org_id text, audience text[], out acl text[], out acl_version bigint)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select
+        array(
+            select distinct t.tag from (
+                select unnest(d.tags) as tag
+                from knowledge.audiences as d
+                where d.org_id = derive_acl.org_id and d.audience = any (derive_acl.audience)
+                union all
+                select 'everyone' where 'everyone' = any (derive_acl.audience)
+            ) as t
+            order by t.tag
+        ),
+        (
+            select coalesce(sum(d.version), 0)
+            from knowledge.audiences as d
+            where d.org_id = derive_acl.org_id and d.audience = any (derive_acl.audience)
+        )
+$$;
+
+comment on function knowledge_private.derive_acl(text, text[]) is
+'The tags that open a declared audience, sorted, and the version of the rules they were derived by.';
+revoke all on function knowledge_private.derive_acl(text, text[]) from public;
+
+create function knowledge_private.use_org(org_id text, audits boolean default false)
+returns knowledge.orgs
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    org knowledge.orgs;
+begin
+    select o.* into org from knowledge.orgs as o where o.org_id = use_org.org_id for key share;
+    if not found then
+        -- Not before looking: this waits for whoever is writing an entry of the audit log.
+        insert into knowledge.orgs (org_id) values (use_org.org_id) on conflict do nothing;
+        select o.* into org from knowledge.orgs as o where o.org_id = use_org.org_id for key share;
+    end if;
+    if org.status = 'offboarded' then
+        perform knowledge_private.fail('KB011', 'this org was offboarded; its name is not used again');
+    end if;
+    if audits then
+        -- The log is written last, but who waits for the org while holding a document could wait for ever.
+        perform from knowledge.orgs as o where o.org_id = use_org.org_id for no key update;
+    end if;
+    return org;
+end
+$$;
+
+comment on function knowledge_private.use_org(text, boolean) is
+'The row of an org, made if it is new, locked against offboarding; audits: also against other entries in its
+log, which every caller of audit says before it locks anything else. KB011 when it was offboarded.';
+revoke all on function knowledge_private.use_org(text, boolean) from public;
+
+create function knowledge_private.audit(org_id text, action text, details jsonb)
+returns knowledge.audit_log
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    entry knowledge.audit_log;
+begin
+    select o.org_id, o.audit_entries + 1, o.audit_head
+    into strict entry.org_id, entry.entry, entry.previous
+    from knowledge.orgs as o
+    where o.org_id = audit.org_id
+    for no key update;
+    entry.at := clock_timestamp();
+    entry.actor := session_user;
+    entry.action := audit.action;
+    entry.details := audit.details;
+    entry.digest := knowledge_private.audit_digest(entry);
+    insert into knowledge.audit_log select entry.*;
+    update knowledge.orgs as o
+    set audit_entries = entry.entry, audit_head = entry.digest
+    where o.org_id = audit.org_id;
+    return entry;
+end
+$$;
+
+comment on function knowledge_private.audit(text, text, jsonb) is 'Appends an entry to the org''s audit_log.';
+revoke all on function knowledge_private.audit(text, text, jsonb) from public;
+
+create function knowledge_private.audit_digest(entry knowledge.audit_log)
+returns bytea
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select sha256(entry.previous || convert_to(jsonb_build_array(
+        entry.org_id, entry.entry, (extract(epoch from entry.at) * 1000000)::bigint, entry.actor, entry.action,
+        entry.details)::text, 'UTF8'))
+$$;
+
+comment on function knowledge_private.audit_digest(knowledge.audit_log) is 'What digest must be for an entry of audit_log.';
+revoke all on function knowledge_private.audit_digest(knowledge.audit_log) from public;
+
+-- ---- sql/60_ingest/03_version.sql
+-- What the four calls of an ingest share: the version a writer may work on, and the compartment it is published into.
+
+create function knowledge_private.writable_version(version_id uuid, lease bigint)
+returns knowledge.versions
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    version knowledge.versions;
+    -- Lock order: org, document, version.
+    org knowledge.orgs := knowledge_private.use_org(asking.org_id);
+begin
+    -- By key, one after the other: without statistics a join would read every document of the org.
+    perform from knowledge.documents as d
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.document_id = (
+            select v.document_id from knowledge.versions as v
+            where v.org_id = asking.org_id and v.version_id = writable_version.version_id
+        )
+    for no key update;
+    select v.* into version
+    from knowledge.versions as v
+    where
+        v.org_id = asking.org_id and v.version_id = writable_version.version_id
+        and (
+            select d.org_scope is not distinct from asking.org_scope from knowledge.documents as d
+            where d.org_id = v.org_id and d.document_id = v.document_id
+        )
+    for no key update;
+    if not found then
+        perform knowledge_private.fail('KB004', 'no such version');
+    end if;
+    if version.state in ('superseded', 'aborted') or version.lease is distinct from writable_version.lease then
+        perform knowledge_private.fail('KB009', 'another writer has taken over this document',
+            jsonb_build_object('version_id', version_id, 'state', version.state),
+            'Call begin_version again: it resumes, or says that the text is live.');
+    end if;
+    if version.state = 'ingesting' then
+        update knowledge.versions as v
+        set lease_expires_at = knowledge_private.clock() + s.lease
+        from knowledge_private.settings as s
+        where v.org_id = version.org_id and v.version_id = version.version_id;
+    end if;
+    return version;
+end
+$$;
+
+comment on function knowledge_private.writable_version(uuid, bigint) is
+'The version, locked, with its lease renewed. KB004 when it is not of the context''s org and exact scope, KB009 when it
+was aborted or superseded or the lease is another''s. It may be live: a call that published it may be repeated.';
+revoke all on function knowledge_private.writable_version(uuid, bigint) from public;
+
+create function knowledge_private.ensure_compartment(
+    org_id text, org_scope text, source_type text, visibility text, audience text[]
+)
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    found_id integer;
+begin
+    for attempt in 1..2 loop
+        select c.compartment_id into found_id
+        from knowledge.compartments as c
+        where
+            c.org_id = ensure_compartment.org_id
+            and c.org_scope is not distinct from ensure_compartment.org_scope
+            and c.source_type = ensure_compartment.source_type
+            and c.visibility = ensure_compartment.visibility
+            and knowledge_private.audience_key(c.audience) = knowledge_private.audience_key(ensure_compartment.audience);
+        if found then
+            return found_id;
+        end if;
+        exit when attempt = 2;
+        -- A rule that is being changed is waited for here, and a change waits for this transaction: no stale acl.
+        perform from knowledge.audiences as d
+        where d.org_id = ensure_compartment.org_id and d.audience = any (ensure_compartment.audience)
+        order by d.audience
+        for share;
+        -- Compartments of an org are made one at a time. One that was made meanwhile is found by the second look, and
+        -- not through a conflict, which would lock it before those with lower numbers.
+        perform pg_advisory_xact_lock(hashtextextended('pg_knowledge compartments of ' || org_id, 0));
+    end loop;
+    insert into knowledge.compartments as c (
+        org_id, compartment_id, org_scope, source_type, visibility, audience, acl, acl_version
+    )
+    select
+        ensure_compartment.org_id,
+        1 + coalesce((
+            select max(o.compartment_id) from knowledge.compartments as o where o.org_id = ensure_compartment.org_id
+        ), 0),
+        ensure_compartment.org_scope,
+        ensure_compartment.source_type,
+        ensure_compartment.visibility,
+        ensure_compartment.audience,
+        r.acl,
+        r.acl_version
+    from knowledge_private.derive_acl(ensure_compartment.org_id, ensure_compartment.audience) as r
+    returning c.compartment_id into found_id;
+    return found_id;
+end
+$$;
+
+comment on function knowledge_private.ensure_compartment(text, text, text, text, text[]) is
+'The number of the compartment with this identity, made if it is new.';
+revoke all on function knowledge_private.ensure_compartment(text, text, text, text, text[]) from public;
+
+create function knowledge_private.vector_table(model_id integer)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('knowledge.%I', 'vectors_' || model_id)
+$$;
+
+comment on function knowledge_private.vector_table(integer) is 'The qualified name of a model''s table of vectors.';
+revoke all on function knowledge_private.vector_table(integer) from public;
+
+create function knowledge_private.reusable(model_id integer)
+returns text
+language sql
+stable
+strict
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Each "offset 0" keeps the planner to this order: from the text to its chunks, from a chunk to its vector.
+    select format(
+        'lateral (select v.embedding from ('
+        'select c.org_id, c.chunk_id from knowledge.chunks as c '
+        'where c.content_hash = s.content_hash and c.org_id is not distinct from s.org_id offset 0) as c '
+        'cross join lateral ('
+        'select w.embedding from %s as w where w.org_id = c.org_id and w.chunk_id = c.chunk_id offset 0) as v '
+        'limit 1) as r',
+        knowledge_private.vector_table(model_id))
+$$;
+
+comment on function knowledge_private.reusable(integer) is
+'A lateral subquery r (embedding) for a staged chunk s: the vector of a live chunk of the org with the same text, if any.';
+revoke all on function knowledge_private.reusable(integer) from public;
+
+create function knowledge_private.unembedded(version knowledge.versions, ordinals integer[] default null)
+returns integer[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    found_ordinals integer[];
+begin
+    execute format(
+        'select array_agg(s.ordinal order by s.ordinal) from knowledge_private.staged_chunks as s left join %s on true '
+        'where s.org_id = $1 and s.version_id = $2 and s.embedding is null and r.embedding is null '
+        'and ($3 is null or s.ordinal = any ($3))',
+        coalesce(knowledge_private.reusable(version.model_id), '(select null as embedding) as r'))
+    into found_ordinals
+    using version.org_id, version.version_id, ordinals;
+    return coalesce(found_ordinals, '{}');
+end
+$$;
+
+comment on function knowledge_private.unembedded(knowledge.versions, integer[]) is
+'Which of the ordinals (null: of all that are staged) want a vector: none was stored and none can be reused. Ascending.';
+revoke all on function knowledge_private.unembedded(knowledge.versions, integer[]) from public;
+
+create function knowledge_private.vector_schema()
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select quote_ident(n.nspname)
+    from pg_extension as e
+    inner join pg_namespace as n on n.oid = e.extnamespace
+    where e.extname = 'vector'
+$$;
+
+comment on function knowledge_private.vector_schema() is 'The schema that pgvector is installed in, quoted.';
+revoke all on function knowledge_private.vector_schema() from public;
+
+-- ---- sql/60_ingest/04_begin.sql
+-- What begin_version decides by.
+
+create function knowledge_private.ingest_model(org knowledge.orgs, fingerprint text)
+returns knowledge.models
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model knowledge.models;
+begin
+    if fingerprint is null then
+        select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+        return model;
+    end if;
+    select m.* into model from knowledge.models as m where m.fingerprint = ingest_model.fingerprint;
+    if not found then
+        perform knowledge_private.fail('KB007', 'no model is registered with this fingerprint',
+            jsonb_build_object('fingerprint', fingerprint), 'knowledge.register_model registers one.');
+    end if;
+    if org.active_model is null then
+        -- The first model an org ingests with is its model.
+        update knowledge.models as m set state = 'active'
+        where m.model_id = model.model_id and m.state = 'building';
+        update knowledge.orgs as o set active_model = model.model_id
+        where o.org_id = org.org_id and o.active_model is null;
+        select o.* into org from knowledge.orgs as o where o.org_id = org.org_id;
+    end if;
+    if org.active_model <> model.model_id then
+        perform knowledge_private.fail('KB007', 'this embedder is not the model of the org: its vectors would not compare',
+            jsonb_build_object('fingerprint', fingerprint, 'model', (
+                select m.name from knowledge.models as m where m.model_id = org.active_model
+            )));
+    end if;
+    return model;
+end
+$$;
+
+comment on function knowledge_private.ingest_model(knowledge.orgs, text) is
+'The model an ingest with this fingerprint goes to: the org''s, or, for its first, the one registered. Null for an org
+without a model when no fingerprint is given. KB007 for any other.';
+revoke all on function knowledge_private.ingest_model(knowledge.orgs, text) from public;
+
+create function knowledge_private.is_unchanged(
+    document knowledge.documents, live knowledge.versions, wanted knowledge.versions
+)
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    missing boolean := false;
+begin
+    if live.content_hash <> wanted.content_hash
+        or live.chunk_count <> wanted.chunk_count
+        or live.model_id is distinct from wanted.model_id
+        or live.language <> wanted.language
+        or live.source_version is distinct from coalesce(wanted.source_version, live.source_version)
+        or document.title <> coalesce(wanted.title, document.title)
+        or document.uri is distinct from coalesce(wanted.uri, document.uri)
+        or document.metadata <> coalesce(wanted.metadata, document.metadata)
+        or not exists (
+            select from knowledge.compartments as c
+            where
+                c.org_id = document.org_id and c.compartment_id = document.compartment_id
+                and c.audience = coalesce(wanted.audience, c.audience)
+                and c.visibility = coalesce(wanted.visibility, c.visibility)
+        )
+    then
+        return false;
+    end if;
+    if live.model_id is not null then
+        execute format(
+            'select exists ('
+            'select from knowledge.positions as p '
+            'left join %s as v on v.org_id = p.org_id and v.chunk_id = p.chunk_id '
+            'where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null)',
+            knowledge_private.vector_table(live.model_id))
+        into missing
+        using document.org_id, document.document_id;
+    end if;
+    return not missing;
+end
+$$;
+
+comment on function knowledge_private.is_unchanged(knowledge.documents, knowledge.versions, knowledge.versions) is
+'Whether publishing wanted would change nothing: same text, same description where it gives one, no vector missing.';
+revoke all on function knowledge_private.is_unchanged(
+    knowledge.documents, knowledge.versions, knowledge.versions
+) from public;
+
+create function knowledge_private.end_version(version knowledge.versions, state text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update knowledge.versions as v
+    set state = end_version.state, ended_at = now(), lease_expires_at = now()
+    where v.org_id = version.org_id and v.version_id = version.version_id;
+    delete from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id;
+end
+$$;
+
+comment on function knowledge_private.end_version(knowledge.versions, text) is
+'Ends a version as superseded or aborted and forgets what it staged.';
+revoke all on function knowledge_private.end_version(knowledge.versions, text) from public;
+
+-- ---- sql/60_ingest/05_check.sql
+-- What a batch must look like before any of it is kept.
+
+create function knowledge_private.chunks_problem(chunks jsonb, chunk_count integer)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    problem text;
+begin
+    if chunks is null or jsonb_typeof(chunks) <> 'array' then
+        return 'chunks must be a json array';
+    end if;
+    select format('chunk %s of the batch: %s', e.place, p.problem)
+    into problem
+    from jsonb_array_elements(chunks) with ordinality as e (chunk, place)
+    cross join lateral (
+        select case
+            when jsonb_typeof(e.chunk) <> 'object' then 'not a json object'
+            when
+                (e.chunk - array['ordinal', 'heading', 'body', 'char_start', 'char_end', 'tokens']) <> '{}'
+                then 'unknown key'
+            when not knowledge_private.is_count(e.chunk -> 'ordinal') then 'ordinal must be an integer from 0'
+            when
+                (e.chunk ->> 'ordinal')::integer >= chunk_count
+                then format('ordinal %s is beyond chunk_count %s', e.chunk ->> 'ordinal', chunk_count)
+            when coalesce(jsonb_typeof(e.chunk -> 'body'), '') <> 'string' then 'body must be a string'
+            when e.chunk ->> 'body' !~ '\S' then 'body is blank'
+            when length(e.chunk ->> 'body') > 100000 then 'body is longer than 100000 characters'
+            when coalesce(jsonb_typeof(e.chunk -> 'heading'), 'null') not in ('string', 'null')
+                then 'heading must be a string'
+            when length(e.chunk ->> 'heading') > 10000 then 'heading is longer than 10000 characters'
+            when exists (
+                select from unnest(array['char_start', 'char_end', 'tokens']) as k
+                where
+                    coalesce(jsonb_typeof(e.chunk -> k), 'null') <> 'null'
+                    and not knowledge_private.is_count(e.chunk -> k)
+            )
+                then 'char_start, char_end and tokens must be integers from 0'
+            when (e.chunk ->> 'char_end')::integer < (e.chunk ->> 'char_start')::integer
+                then 'char_end is before char_start'
+        end as problem
+    ) as p
+    where p.problem is not null
+    order by e.place
+    limit 1;
+    if problem is null then
+        select format('ordinal %s stands twice in the batch', e.chunk ->> 'ordinal')
+        into problem
+        from jsonb_array_elements(chunks) as e (chunk)
+        group by e.chunk ->> 'ordinal'
+        having count(*) > 1
+        limit 1;
+    end if;
+    return problem;
+end
+$$;
+
+comment on function knowledge_private.chunks_problem(jsonb, integer) is
+'What is wrong with a batch for stage_chunks, in words; null when nothing is.';
+revoke all on function knowledge_private.chunks_problem(jsonb, integer) from public;
+
+create function knowledge_private.is_count(value jsonb)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_typeof(value) is not distinct from 'number' and value::text ~ '^[0-9]{1,9}$'
+$$;
+
+comment on function knowledge_private.is_count(jsonb) is 'Whether value is a json integer from 0 to 999999999.';
+revoke all on function knowledge_private.is_count(jsonb) from public;
+
+create function knowledge_private.check_vector(model knowledge.models, embedding vector)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    dimensions integer;
+    norm double precision;
+begin
+    execute format('select %1$s.vector_dims($1), %1$s.vector_norm($1)', knowledge_private.vector_schema())
+    into dimensions, norm
+    using embedding;
+    if model.model_id is not null and dimensions is distinct from model.dimensions then
+        perform knowledge_private.fail('KB007',
+            format('a vector of %s dimensions for a model of %s', coalesce(dimensions, 0), model.dimensions),
+            jsonb_build_object('model', model.name, 'dimensions', model.dimensions));
+    end if;
+    if norm is null or norm = 0 or norm in ('NaN', 'Infinity') then
+        perform knowledge_private.fail('KB005', 'a vector of length zero has no direction');
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_vector(knowledge.models, vector) is
+'KB007 when embedding is not of the model''s dimensions (a null model has any), KB005 when it is zero or not finite.';
+revoke all on function knowledge_private.check_vector(knowledge.models, vector) from public;
+
+-- ---- sql/60_ingest/06_publish.sql
+-- Publishing the difference: what stays keeps its row, its id and its vector; what is new comes in; what is gone goes.
+
+create function knowledge_private.pair_chunks(
+    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out gone uuid[]
+)
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The same text may stand in a document several times: the first pairs with the first, the second with the second.
+    with pair as (
+        select
+            s.ordinal,
+            l.chunk_id as live_id,
+            coalesce(l.chunk_id, knowledge_private.new_id()) as chunk_id
+        from (
+            select
+                c.ordinal,
+                c.content_hash,
+                row_number() over (partition by c.content_hash order by c.ordinal) as turn
+            from knowledge_private.staged_chunks as c
+            where c.org_id = version.org_id and c.version_id = version.version_id
+        ) as s
+        full join (
+            select
+                p.chunk_id,
+                p.content_hash,
+                row_number() over (partition by p.content_hash order by p.ordinal) as turn
+            from knowledge.positions as p
+            where p.org_id = version.org_id and p.document_id = version.document_id
+        ) as l on l.content_hash = s.content_hash and l.turn = s.turn
+    )
+    select
+        array_agg(p.chunk_id order by p.ordinal) filter (where p.ordinal is not null),
+        array_agg(p.live_id is not null order by p.ordinal) filter (where p.ordinal is not null),
+        coalesce(array_agg(p.chunk_id) filter (where p.ordinal is null), '{}')
+    from pair as p
+$$;
+
+comment on function knowledge_private.pair_chunks(knowledge.versions) is
+'Pairs the staged chunks of a version with the live ones of its document that have the same text. chunk_ids and kept, by
+ordinal + 1: the chunk it becomes, and whether that one is live; gone: the live chunks that pair with none.';
+revoke all on function knowledge_private.pair_chunks(knowledge.versions) from public;
+
+create function knowledge_private.count_chunks(org_id text, document_id uuid, compartment_id integer, sign integer)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    update knowledge.compartments as c
+    set chunks = c.chunks + sign * n.chunks, words = c.words + sign * n.words
+    from (
+        select count(*) as chunks, coalesce(sum(p.words), 0) as words
+        from knowledge.positions as p
+        where p.org_id = count_chunks.org_id and p.document_id = count_chunks.document_id
+    ) as n
+    where c.org_id = count_chunks.org_id and c.compartment_id = count_chunks.compartment_id
+$$;
+
+comment on function knowledge_private.count_chunks(text, uuid, integer, integer) is
+'Adds (sign 1) or takes away (sign -1) the chunks of a document in the counters of a compartment.';
+revoke all on function knowledge_private.count_chunks(text, uuid, integer, integer) from public;
+
+create function knowledge_private.publish_vectors(
+    version knowledge.versions, compartment_id integer, chunk_ids uuid[], out embedded integer, out reused integer
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    insertion constant text :=
+        'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) '
+        'select s.org_id, $4[s.ordinal + 1], $3, $5, %s '
+        'from knowledge_private.staged_chunks as s %s '
+        'where s.org_id = $1 and s.version_id = $2 and %s order by s.ordinal on conflict do nothing';
+    vectors text := knowledge_private.vector_table(version.model_id);
+begin
+    execute format(insertion, vectors, 's.embedding', '', 's.embedding is not null')
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
+    get diagnostics embedded = row_count;
+    execute format(insertion, vectors, 'r.embedding',
+        'cross join ' || knowledge_private.reusable(version.model_id), 's.embedding is null')
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
+    get diagnostics reused = row_count;
+end
+$$;
+
+comment on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[]) is
+'Gives the chunks of a version, which are in chunks already, the vectors that were staged for them, and the others that
+have none those of chunks with the same text. Returns how many of each; a chunk that has a vector keeps it.';
+revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[]) from public;
+
+create function knowledge_private.move_chunks(document knowledge.documents, compartment_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model record;
+    moved uuid;
+begin
+    for moved in
+        select p.chunk_id from knowledge.positions as p
+        where p.org_id = document.org_id and p.document_id = document.document_id
+    loop
+        update knowledge.chunks as c set compartment_id = move_chunks.compartment_id
+        where c.org_id = document.org_id and c.chunk_id = moved;
+    end loop;
+    for model in select m.model_id from knowledge.models as m where m.state <> 'retired' loop
+        execute format('update %s set compartment_id = $3 where org_id = $1 and document_id = $2',
+            knowledge_private.vector_table(model.model_id))
+        using document.org_id, document.document_id, move_chunks.compartment_id;
+    end loop;
+    update knowledge.positions as p set compartment_id = move_chunks.compartment_id
+    where p.org_id = document.org_id and p.document_id = document.document_id;
+end
+$$;
+
+comment on function knowledge_private.move_chunks(knowledge.documents, integer) is
+'Moves the live chunks of a document, their positions and vectors into another compartment.';
+revoke all on function knowledge_private.move_chunks(knowledge.documents, integer) from public;
+
+create function knowledge_private.publish(
+    version knowledge.versions, document knowledge.documents, compartment_id integer,
+    out kept integer, out embedded integer, out reused integer, out without_vector integer
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    pair record := knowledge_private.pair_chunks(version);
+    chunk_ids uuid[] := pair.chunk_ids;
+    is_kept boolean[] := pair.kept;
+    chunk uuid;
+    staged record;
+begin
+    perform from knowledge.compartments as c
+    where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
+    order by c.compartment_id
+    for no key update;
+    perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1);
+    if document.compartment_id <> publish.compartment_id then
+        perform knowledge_private.move_chunks(document, publish.compartment_id);
+    end if;
+    if document.language <> version.language then
+        for staged in
+            select s.ordinal, s.tsv, s.words from knowledge_private.staged_chunks as s
+            where s.org_id = version.org_id and s.version_id = version.version_id and is_kept[s.ordinal + 1]
+        loop
+            update knowledge.chunks as c set tsv = staged.tsv, words = staged.words
+            where c.org_id = version.org_id and c.chunk_id = chunk_ids[staged.ordinal + 1];
+        end loop;
+    end if;
+
+    insert into knowledge.chunks (
+        org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
+    )
+    select
+        s.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, s.heading, s.body, s.tsv,
+        s.words, s.tokens, s.content_hash
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id and not is_kept[s.ordinal + 1]
+    order by s.ordinal;
+
+    kept := cardinality(array_positions(is_kept, true));
+    embedded := 0;
+    reused := 0;
+    without_vector := version.chunk_count;
+    if version.model_id is not null then
+        -- Before the chunks that are gone go: one of them may have the vector.
+        select v.embedded, v.reused into embedded, reused
+        from knowledge_private.publish_vectors(version, publish.compartment_id, chunk_ids) as v;
+    end if;
+
+    foreach chunk in array pair.gone loop
+        delete from knowledge.chunks as c where c.org_id = version.org_id and c.chunk_id = chunk;
+    end loop;
+    -- A position that holds another chunk than it must is replaced; the others are left alone.
+    delete from knowledge.positions as p
+    where
+        p.org_id = version.org_id and p.document_id = version.document_id
+        and p.chunk_id is distinct from chunk_ids[p.ordinal + 1];
+    insert into knowledge.positions as p (
+        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end
+    )
+    select
+        s.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], publish.compartment_id, s.content_hash,
+        s.words, s.char_start, s.char_end
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id
+    order by s.ordinal
+    on conflict (org_id, document_id, ordinal) do update
+    set words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end
+    where
+        (p.words, p.char_start, p.char_end)
+        is distinct from (excluded.words, excluded.char_start, excluded.char_end);
+
+    if version.model_id is not null then
+        execute format('select $3 - count(*)::integer from %s where org_id = $1 and document_id = $2',
+            knowledge_private.vector_table(version.model_id))
+        into without_vector
+        using version.org_id, version.document_id, version.chunk_count;
+    end if;
+    perform knowledge_private.count_chunks(version.org_id, version.document_id, publish.compartment_id, 1);
+end
+$$;
+
+comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer) is
+'Makes the live chunks of a document those that its version staged. Returns how many were kept, how many got a new vector,
+how many the vector of another chunk with the same text, and how many have none.
+Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
+revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer) from public;
+
+-- ---- sql/60_ingest/10_define_tag.sql
+create function knowledge.define_tag(tag text, description text default '')
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    perform knowledge_private.check_name(tag, 'tag');
+    perform knowledge_private.use_org(asking.org_id);
+    insert into knowledge.tags as t (org_id, tag, description)
+    values (asking.org_id, define_tag.tag, coalesce(define_tag.description, ''))
+    on conflict (org_id, tag) do update set description = excluded.description;
+end
+$$;
+
+comment on function knowledge.define_tag(text, text) is
+'Adds a tag to the closed vocabulary of the context''s org, or describes it anew. KB005 for a reserved or malformed name.';
+revoke all on function knowledge.define_tag(text, text) from public;
+grant execute on function knowledge.define_tag(text, text) to knowledge_admin;
+
+-- ---- sql/60_ingest/11_define_audience.sql
+create function knowledge.define_audience(audience text, tags text[])
+returns bigint
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    normal text[] := array(select distinct t collate "C" from unnest(tags) as t order by 1);
+    unknown text[];
+    changed bigint;
+begin
+    perform knowledge_private.check_name(audience, 'audience');
+    if cardinality(normal) = 0 or array_position(normal, null) is not null then
+        perform knowledge_private.fail('KB006', 'an audience needs at least one tag');
+    end if;
+    perform knowledge_private.use_org(asking.org_id, audits => true);
+    unknown := array(
+        select n from unnest(normal) as n
+        where
+            n <> 'everyone'
+            and not exists (select from knowledge.tags as t where t.org_id = asking.org_id and t.tag = n)
+    );
+    if cardinality(unknown) > 0 then
+        perform knowledge_private.fail('KB006', format('unknown tag: %s', unknown[1]),
+            jsonb_build_object('unknown', unknown), 'knowledge.define_tag adds one to the vocabulary.');
+    end if;
+
+    insert into knowledge.audiences as d (org_id, audience, tags)
+    values (asking.org_id, define_audience.audience, normal)
+    on conflict (org_id, audience) do update
+    set tags = excluded.tags, version = d.version + 1, changed_at = now()
+    where d.tags is distinct from excluded.tags;
+    if not found then
+        return 0;
+    end if;
+
+    perform from knowledge.compartments as c
+    where c.org_id = asking.org_id and define_audience.audience = any (c.audience)
+    order by c.compartment_id
+    for no key update;
+    update knowledge.compartments as c
+    set acl = r.acl, acl_version = r.acl_version
+    from knowledge.compartments as o
+    cross join lateral knowledge_private.derive_acl(o.org_id, o.audience) as r
+    where
+        o.org_id = asking.org_id and define_audience.audience = any (o.audience)
+        and c.org_id = o.org_id and c.compartment_id = o.compartment_id;
+    get diagnostics changed = row_count;
+    perform knowledge_private.audit(asking.org_id, 'define_audience',
+        jsonb_build_object('audience', audience, 'tags', normal, 'compartments', changed));
+    return changed;
+end
+$$;
+
+comment on function knowledge.define_audience(text, text[]) is
+'Says which tags open an audience, and derives the permission of every compartment with it anew: the documents follow at
+once, without a chunk being written. Returns the number of compartments that changed. KB006 for an unknown tag or no tag,
+KB005 for a reserved or malformed name.';
+revoke all on function knowledge.define_audience(text, text[]) from public;
+grant execute on function knowledge.define_audience(text, text[]) to knowledge_admin;
+
+-- ---- sql/60_ingest/12_set_language.sql
+create function knowledge.set_language(language text)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    perform knowledge_private.use_org(asking.org_id);
+    update knowledge.orgs as o
+    set language = knowledge_private.resolve_language(set_language.language)
+    where o.org_id = asking.org_id;
+end
+$$;
+
+comment on function knowledge.set_language(text) is
+'The text search configuration (''german'', ''simple'' …) of documents and questions of the org that name none. Documents
+that are there keep theirs until they are ingested again. KB005 when there is no such configuration.';
+revoke all on function knowledge.set_language(text) from public;
+grant execute on function knowledge.set_language(text) to knowledge_admin;
+
+-- ---- sql/60_ingest/20_begin_version.sql
+create function knowledge.begin_version(
+    source_type text,
+    source_id text,
+    content_hash text,
+    chunk_count integer,
+    audience text[] default null,
+    visibility text default null,
+    title text default null,
+    uri text default null,
+    metadata jsonb default null,
+    source_version text default null,
+    language text default null,
+    fingerprint text default null,
+    options jsonb default '{}'
+)
+returns table (
+    version_id uuid,
+    document_id uuid,
+    state text,
+    lease bigint,
+    lease_expires_at timestamptz,
+    staged integer[],
+    unembedded integer[]
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    org knowledge.orgs;
+    document knowledge.documents;
+    wanted knowledge.versions;
+    live knowledge.versions;
+    version knowledge.versions;
+begin
+    perform knowledge_private.check_label(begin_version.source_type, 'source_type');
+    perform knowledge_private.check_label(begin_version.source_id, 'source_id', 4000);
+    perform knowledge_private.check_label(begin_version.content_hash, 'content_hash');
+    if begin_version.chunk_count is null or begin_version.chunk_count < 1 then
+        perform knowledge_private.fail('KB005', 'chunk_count must be at least 1: a document without text is not kept');
+    end if;
+    if begin_version.visibility <> 'org' then
+        perform knowledge_private.check_name(begin_version.visibility, 'visibility');
+    end if;
+    if jsonb_typeof(begin_version.metadata) <> 'object' then
+        perform knowledge_private.fail('KB005', 'metadata must be a json object');
+    end if;
+    perform knowledge_private.check_keys(begin_version.options, array['lease_holder'], 'options');
+
+    org := knowledge_private.use_org(asking.org_id);
+    if begin_version.audience is not null then
+        wanted.audience := knowledge_private.check_audience(asking.org_id, begin_version.audience);
+    end if;
+    wanted.model_id := (knowledge_private.ingest_model(org, begin_version.fingerprint)).model_id;
+
+    -- Again when the document was deleted while it was waited for.
+    loop
+        insert into knowledge.documents (org_id, document_id, org_scope, source_type, source_id)
+        values (asking.org_id, knowledge_private.new_id(), asking.org_scope, begin_version.source_type,
+            begin_version.source_id)
+        on conflict (knowledge_private.text_key(source_id), source_type, org_scope, org_id) do nothing;
+        select d.* into document
+        from knowledge.documents as d
+        where
+            d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+            and d.source_type = begin_version.source_type
+            and knowledge_private.text_key(d.source_id) = knowledge_private.text_key(begin_version.source_id)
+        for no key update;
+        exit when found;
+    end loop;
+    if document.compartment_id is null and wanted.audience is null then
+        perform knowledge_private.fail('KB006', 'declare an audience: with none, nobody could ever find the document',
+            null, 'The built-in audience everyone is the whole org.');
+    end if;
+
+    wanted.org_id := asking.org_id;
+    wanted.version_id := knowledge_private.new_id();
+    wanted.document_id := document.document_id;
+    wanted.state := 'ingesting';
+    wanted.source_version := begin_version.source_version;
+    wanted.content_hash := begin_version.content_hash;
+    wanted.chunk_count := begin_version.chunk_count;
+    wanted.visibility := begin_version.visibility;
+    wanted.title := begin_version.title;
+    wanted.uri := begin_version.uri;
+    wanted.metadata := begin_version.metadata;
+    wanted.language := case
+        when begin_version.language is null then coalesce(document.language, org.language)
+        else knowledge_private.resolve_language(begin_version.language)
+    end;
+    wanted.lease := 1;
+    wanted.lease_holder := begin_version.options ->> 'lease_holder';
+    wanted.lease_expires_at := knowledge_private.clock() + (select s.lease from knowledge_private.settings as s);
+    wanted.started_at := now();
+
+    select v.* into version
+    from knowledge.versions as v
+    where v.org_id = asking.org_id and v.document_id = document.document_id and v.state = 'ingesting'
+    for no key update;
+    select v.* into live
+    from knowledge.versions as v
+    where v.org_id = asking.org_id and v.document_id = document.document_id and v.state = 'live';
+    if found and knowledge_private.is_unchanged(document, live, wanted) then
+        if version.version_id is not null then
+            perform knowledge_private.end_version(version, 'aborted');
+        end if;
+        return query
+        select
+            live.version_id, live.document_id, live.state, null::bigint, null::timestamptz, '{}'::integer[],
+            case
+                when live.model_id is null then array(select generate_series(0, live.chunk_count - 1))
+                else '{}'
+            end;
+        return;
+    end if;
+
+    if live.content_hash = wanted.content_hash then
+        wanted.source_version := coalesce(wanted.source_version, live.source_version);
+    end if;
+    if version.version_id is not null then
+        if (version.content_hash, version.chunk_count, version.model_id, version.language)
+            is not distinct from (wanted.content_hash, wanted.chunk_count, wanted.model_id, wanted.language)
+        then
+            if version.lease_expires_at > knowledge_private.clock()
+                and coalesce(version.lease_holder <> wanted.lease_holder, true)
+            then
+                perform knowledge_private.fail('KB010', 'another writer is ingesting the same text',
+                    jsonb_build_object('lease_expires_at', version.lease_expires_at), 'Try again when its lease expires.');
+            end if;
+            wanted.version_id := version.version_id;
+            wanted.lease := version.lease + 1;
+            wanted.started_at := version.started_at;
+        else
+            -- The newest text wins: the older version ends here, and its writer is refused from now on.
+            perform knowledge_private.end_version(version, 'aborted');
+        end if;
+    end if;
+    insert into knowledge.versions as v
+    select wanted.*
+    on conflict (org_id, version_id) do update
+    set
+        source_version = excluded.source_version, audience = excluded.audience, visibility = excluded.visibility,
+        title = excluded.title, uri = excluded.uri, metadata = excluded.metadata, lease = excluded.lease,
+        lease_holder = excluded.lease_holder, lease_expires_at = excluded.lease_expires_at
+    returning v.* into version;
+
+    return query
+    select
+        version.version_id, version.document_id, version.state, version.lease, version.lease_expires_at,
+        array(
+            select s.ordinal from knowledge_private.staged_chunks as s
+            where s.org_id = version.org_id and s.version_id = version.version_id
+            order by s.ordinal
+        ),
+        knowledge_private.unembedded(version);
+end
+$$;
+
+comment on function knowledge.begin_version(
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+) is
+'Begins or resumes a version of the document (source_type, source_id) of the context''s org and exact scope.
+content_hash is the caller''s digest of the chunked text: the same digest resumes an unfinished version and answers which
+ordinals are staged and which of them still want a vector; state ''live'' answers that exactly this is published
+already and nothing is to be done (unembedded is then every ordinal where the org has no model). chunk_count: the
+version has the ordinals 0 to chunk_count - 1. audience: whom the document is for, from the org''s vocabulary or
+''everyone''; required for a new document. What is omitted stays as it is (source_version, as long as the text does).
+language: text search configuration. fingerprint: of the embedder; omitted, the org''s model. options: lease_holder, a
+name by which a writer may resume its own version before the lease expires.
+KB005 malformed argument, KB006 unknown or missing audience, KB007 not the org''s model, KB010 another writer is at it,
+KB011 org offboarded.';
+revoke all on function knowledge.begin_version(
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+) from public;
+grant execute on function knowledge.begin_version(
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+) to knowledge_writer;
+
+-- ---- sql/60_ingest/21_stage_chunks.sql
+create function knowledge.stage_chunks(version_id uuid, lease bigint, chunks jsonb)
+returns table (ordinal integer, needs_embedding boolean)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    version knowledge.versions := knowledge_private.writable_version(stage_chunks.version_id, stage_chunks.lease);
+    problem text;
+    batch integer[];
+    missing integer[];
+    ordinals integer[];
+begin
+    if version.state = 'live' then
+        perform knowledge_private.fail('KB008', 'this version is published already');
+    end if;
+    problem := knowledge_private.chunks_problem(chunks, version.chunk_count);
+    if problem is not null then
+        perform knowledge_private.fail('KB005', problem);
+    end if;
+    ordinals := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e);
+
+    insert into knowledge_private.staged_chunks as s (
+        org_id, version_id, ordinal, heading, body, tsv, words, tokens, content_hash, char_start, char_end
+    )
+    select
+        version.org_id, version.version_id, c.ordinal, h.heading, c.body, t.tsv,
+        knowledge_private.count_words(t.tsv), c.tokens, knowledge_private.content_hash(version.org_id, h.heading, c.body),
+        c.char_start, c.char_end
+    from jsonb_to_recordset(chunks) as c (
+        ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer
+    )
+    cross join lateral (select coalesce(c.heading, '') as heading) as h
+    cross join lateral (select knowledge_private.chunk_tsv(version.language, h.heading, c.body) as tsv offset 0) as t
+    on conflict (org_id, version_id, ordinal) do update
+    set
+        heading = excluded.heading, body = excluded.body, tsv = excluded.tsv, words = excluded.words,
+        tokens = excluded.tokens, content_hash = excluded.content_hash, char_start = excluded.char_start,
+        char_end = excluded.char_end,
+        embedding = case when s.content_hash = excluded.content_hash then s.embedding end;
+
+    batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
+    missing := knowledge_private.unembedded(version, batch);
+    return query
+    select o, o = any (missing) from unnest(batch) as o;
+end
+$$;
+
+comment on function knowledge.stage_chunks(uuid, bigint, jsonb) is
+'Stages a batch of chunks of a version that begin_version gave, in any order and as often as you like. chunks: a json
+array of {"ordinal": 0, "body": "text", "heading": "A > B", "char_start": 0, "char_end": 4, "tokens": 1}; ordinal and
+body are required; char_end is one past the last character. Returns per ordinal whether it needs a vector: not when a live
+chunk of the org with the same heading and body has one, which is reused. All of the batch is staged, or none of it.
+KB004 no such version, KB005 malformed chunk, KB008 published already, KB009 lease lost, KB011 org offboarded.';
+revoke all on function knowledge.stage_chunks(uuid, bigint, jsonb) from public;
+grant execute on function knowledge.stage_chunks(uuid, bigint, jsonb) to knowledge_writer;
+
+-- ---- sql/60_ingest/22_store_embeddings.sql
+create function knowledge.store_embeddings(
+    version_id uuid, lease bigint, fingerprint text, ordinals integer[], embeddings vector[]
+)
+returns integer
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    version knowledge.versions := knowledge_private.writable_version(store_embeddings.version_id, store_embeddings.lease);
+    model knowledge.models;
+    stored integer;
+begin
+    if version.state = 'live' then
+        perform knowledge_private.fail('KB008', 'this version is published already');
+    end if;
+    select m.* into model from knowledge.models as m where m.model_id = version.model_id;
+    if store_embeddings.fingerprint is distinct from model.fingerprint or model.fingerprint is null then
+        perform knowledge_private.fail('KB007', 'these vectors are not of the version''s model',
+            jsonb_build_object('fingerprint', store_embeddings.fingerprint, 'model', model.name));
+    end if;
+    if ordinals is null or embeddings is null or cardinality(ordinals) <> cardinality(embeddings)
+        or coalesce(array_ndims(ordinals), 1) <> 1 or array_position(ordinals, null) is not null
+        or cardinality(ordinals) <> (select count(distinct o) from unnest(ordinals) as o)
+    then
+        perform knowledge_private.fail('KB005', 'give one vector for each ordinal, each ordinal once',
+            jsonb_build_object('ordinals', cardinality(ordinals), 'embeddings', cardinality(embeddings)));
+    end if;
+    perform knowledge_private.check_vector(model, e.embedding) from unnest(embeddings) as e (embedding);
+
+    execute format(
+        'update knowledge_private.staged_chunks as s '
+        'set embedding = %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
+        'from unnest($3, $4) as e (ordinal, embedding) '
+        'where s.org_id = $1 and s.version_id = $2 and s.ordinal = e.ordinal',
+        knowledge_private.vector_schema())
+    using version.org_id, version.version_id, ordinals, embeddings;
+    get diagnostics stored = row_count;
+    if stored <> cardinality(ordinals) then
+        perform knowledge_private.fail('KB005', 'stage the chunks before their vectors: an ordinal is not staged');
+    end if;
+    return stored;
+end
+$$;
+
+comment on function knowledge.store_embeddings(uuid, bigint, text, integer[], vector[]) is
+'Stores the vectors of staged chunks: embeddings[i] belongs to ordinals[i]. fingerprint is the embedder''s and must be
+that of the version''s model. Vectors are normalised to length 1. Returns how many were stored: all, or none.
+KB004 no such version, KB005 lists of different length, an ordinal that is not staged, a zero vector, KB007 another model
+or length, KB008 published already, KB009 lease lost.';
+revoke all on function knowledge.store_embeddings(uuid, bigint, text, integer[], vector[]) from public;
+grant execute on function knowledge.store_embeddings(uuid, bigint, text, integer[], vector[]) to knowledge_writer;
+
+-- ---- sql/60_ingest/23_finalize_version.sql
+create function knowledge.finalize_version(version_id uuid, lease bigint, allow_unembedded boolean default false)
+returns table (
+    chunks integer,
+    embedded integer,
+    reused integer,
+    skipped integer,
+    quarantined integer,
+    rejected integer,
+    complete boolean,
+    live boolean
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    version knowledge.versions := knowledge_private.writable_version(finalize_version.version_id, finalize_version.lease);
+    document knowledge.documents;
+    old knowledge.compartments;
+    target integer;
+    staged integer;
+    missing integer[];
+    done record;
+begin
+    if version.state = 'ingesting' then
+        select count(*) into staged
+        from knowledge_private.staged_chunks as s
+        where s.org_id = version.org_id and s.version_id = version.version_id;
+        missing := knowledge_private.unembedded(version);
+        if staged <> version.chunk_count or (cardinality(missing) > 0 and not coalesce(allow_unembedded, false)) then
+            perform knowledge_private.fail('KB008',
+                format('%s of %s chunks are staged, %s of them without a vector', staged, version.chunk_count,
+                    cardinality(missing)),
+                jsonb_build_object('chunk_count', version.chunk_count, 'staged', staged, 'unembedded', cardinality(missing)),
+                'begin_version tells which ordinals are missing.');
+        end if;
+
+        select d.* into strict document
+        from knowledge.documents as d
+        where d.org_id = version.org_id and d.document_id = version.document_id;
+        select c.* into old
+        from knowledge.compartments as c
+        where c.org_id = document.org_id and c.compartment_id = document.compartment_id;
+        target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
+            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience));
+
+        done := knowledge_private.publish(version, document, target);
+        if done.without_vector > 0 and not coalesce(allow_unembedded, false) then
+            perform knowledge_private.fail('KB008', 'a vector that was to be reused is gone',
+                jsonb_build_object('chunk_count', version.chunk_count, 'unembedded', done.without_vector),
+                'begin_version tells which ordinals are missing.');
+        end if;
+
+        update knowledge.versions as v set state = 'superseded', ended_at = now()
+        where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live';
+        perform knowledge_private.end_version(version, 'live');
+        update knowledge.versions as v
+        set report = jsonb_build_object('chunks', version.chunk_count, 'embedded', done.embedded, 'reused', done.reused,
+            'skipped', done.kept, 'quarantined', 0, 'rejected', 0, 'complete', done.without_vector = 0, 'live', true)
+        where v.org_id = version.org_id and v.version_id = version.version_id
+        returning v.* into version;
+        update knowledge.documents as d
+        set
+            compartment_id = target, live_version = version.version_id, title = coalesce(version.title, d.title),
+            uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
+            language = version.language, updated_at = now()
+        where d.org_id = version.org_id and d.document_id = version.document_id;
+    end if;
+
+    return query
+    select r.chunks, r.embedded, r.reused, r.skipped, r.quarantined, r.rejected, r.complete, r.live
+    from jsonb_to_record(version.report) as r (
+        chunks integer, embedded integer, reused integer, skipped integer, quarantined integer, rejected integer,
+        complete boolean, live boolean
+    );
+end
+$$;
+
+comment on function knowledge.finalize_version(uuid, bigint, boolean) is
+'Publishes a version in one step: until it commits the old one is served, from then on the new one. Only the difference is
+written; a chunk whose heading and body are unchanged keeps its row, id and vector. Counts: chunks in the version;
+embedded, those that brought a vector of their own; reused, those that took the vector of another chunk with the same
+text; skipped, those that were kept as they were; complete, whether every chunk has a vector. Repeating the call repeats
+the report. allow_unembedded publishes chunks without a vector for words.
+KB004 no such version, KB008 a chunk or vector is missing, KB009 lease lost, KB011 org offboarded.';
+revoke all on function knowledge.finalize_version(uuid, bigint, boolean) from public;
+grant execute on function knowledge.finalize_version(uuid, bigint, boolean) to knowledge_writer;
+
+-- ---- sql/60_ingest/24_abort_version.sql
+create function knowledge.abort_version(version_id uuid)
+returns boolean
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    org knowledge.orgs := knowledge_private.use_org(asking.org_id);
+    version knowledge.versions;
+begin
+    perform from knowledge.documents as d
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.document_id in (
+            select v.document_id from knowledge.versions as v
+            where v.org_id = asking.org_id and v.version_id = abort_version.version_id
+        )
+    for update;
+    if found then
+        select v.* into version
+        from knowledge.versions as v
+        where v.org_id = asking.org_id and v.version_id = abort_version.version_id;
+    end if;
+    if version.version_id is null then
+        perform knowledge_private.fail('KB004', 'no such version');
+    end if;
+    if version.state <> 'ingesting' then
+        return false;
+    end if;
+    perform knowledge_private.end_version(version, 'aborted');
+    -- A document that never had a live version leaves nothing behind.
+    delete from knowledge.documents as d
+    where d.org_id = version.org_id and d.document_id = version.document_id and d.live_version is null;
+    return true;
+end
+$$;
+
+comment on function knowledge.abort_version(uuid) is
+'Ends a version that is being ingested, whoever holds its lease, and forgets what it staged; what is live stays live.
+Returns false when it was not being ingested any more. KB004 when there is no such version in the org and exact scope.';
+revoke all on function knowledge.abort_version(uuid) from public;
+grant execute on function knowledge.abort_version(uuid) to knowledge_writer;
+
+-- ---- sql/61_search/01_predicate.sql
+-- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
+
+create function knowledge_private.compartment_predicate(
+    asking knowledge_private.claim, compartments integer[], source_types text[], visibility text[], indexable boolean
+)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    all_of_org boolean;
+    long_list integer;
+    org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end, asking.org_id);
+    number text := case when indexable then 't.compartment_id' else 't.compartment_id + 0' end;
+begin
+    select s.long_list into long_list from knowledge_private.settings as s;
+    if cardinality(compartments) <= long_list then
+        return format('%s and %s = any (%L::integer[])', org_part, number, compartments);
+    end if;
+    select count(*) = cardinality(compartments)
+    into all_of_org
+    from knowledge.compartments as c
+    where c.org_id = asking.org_id;
+    if all_of_org then
+        return org_part;
+    end if;
+    return format(
+        '%s and %s in (select p.compartment_id '
+        'from knowledge_private.permitted_compartments(%L::knowledge_private.claim, %L::text[], %L::text[]) as p)',
+        org_part, number, asking, source_types, visibility);
+end
+$$;
+
+comment on function knowledge_private.compartment_predicate(knowledge_private.claim, integer[], text[], text[], boolean) is
+'The condition on a table t with org_id and compartment_id that holds for rows in compartments, which are those that
+permitted_compartments gives for the other arguments: a literal list, or for a long one all of the org or a subquery.
+indexable false keeps the planner from finding these rows by an index on them, where another index is the better way.';
+revoke all on function knowledge_private.compartment_predicate(
+    knowledge_private.claim, integer[], text[], text[], boolean
+) from public;
+
+create function knowledge_private.metadata_predicate(org_id text, metadata jsonb)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when metadata is null then 'true'
+        else format(
+            't.document_id in (select d.document_id from knowledge.documents as d '
+            'where d.org_id = %L and d.metadata @> %L::jsonb)',
+            metadata_predicate.org_id, metadata)
+    end
+$$;
+
+comment on function knowledge_private.metadata_predicate(text, jsonb) is
+'The condition on a table t with document_id that holds for chunks of documents whose metadata contains metadata.';
+revoke all on function knowledge_private.metadata_predicate(text, jsonb) from public;
+
+-- ---- sql/61_search/02_vector_leg.sql
+-- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
+-- earned a partial HNSW index of its own, found through that and checked for completeness.
+
+create table knowledge_private.promoted (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    model_id integer not null references knowledge.models (model_id),
+    index_name text not null,
+    vectors bigint not null,
+    primary key (org_id, model_id)
+);
+
+comment on table knowledge_private.promoted is 'The orgs that have a vector index of their own.';
+comment on column knowledge_private.promoted.org_id is 'The tenant.';
+comment on column knowledge_private.promoted.model_id is 'The model whose vectors are indexed.';
+comment on column knowledge_private.promoted.index_name is 'Name of the index, in schema knowledge.';
+comment on column knowledge_private.promoted.vectors is 'How many vectors it had when it was built.';
+
+alter table knowledge_private.promoted enable row level security;
+
+create function knowledge_private.vector_plan(
+    org_id text, model_id integer, predicate text, out plan text, out permitted bigint
+)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    enough bigint;
+    -- Whatever is enough: so many that a short answer is noticed, for every depth.
+    deepest constant integer := 1000;
+begin
+    plan := 'exact';
+    select greatest(s.exact_rows, (s.index_share * p.vectors)::bigint)
+    into enough
+    from knowledge_private.promoted as p
+    inner join pg_class as c on c.relname = p.index_name and c.relnamespace = 'knowledge'::regnamespace
+    inner join pg_index as i on i.indexrelid = c.oid and i.indisvalid
+    cross join knowledge_private.settings as s
+    where p.org_id = vector_plan.org_id and p.model_id = vector_plan.model_id;
+    if found then
+        execute format('select count(*) from (select from %s as t where %s limit %s) as n',
+            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, deepest))
+        into permitted;
+        if permitted > enough then
+            plan := 'index';
+        end if;
+    end if;
+end
+$$;
+
+comment on function knowledge_private.vector_plan(text, integer, text) is
+'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
+there are enough of them to make it worth while. permitted is their number, counted no further than that or 1000; null if
+unasked.';
+revoke all on function knowledge_private.vector_plan(text, integer, text) from public;
+
+create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
+returns table (chunk_id uuid, distance double precision)
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- "+ 0": no index can serve this order, whatever the planner thinks. A halfvec holds neither very short nor very long
+    -- vectors, so the question is normalised first, as what is stored was.
+    return query execute format(
+        'select t.chunk_id, (t.embedding operator(%1$s.<=>) %1$s.l2_normalize($1)::%1$s.halfvec) + 0 as distance '
+        'from %2$s as t where %3$s order by distance, t.chunk_id limit %4$s',
+        knowledge_private.vector_schema(), knowledge_private.vector_table(model_id), predicate, depth)
+    using embedding;
+end
+$$;
+
+comment on function knowledge_private.exact_leg(integer, text, vector, integer) is
+'The nearest depth vectors that predicate permits, by comparing all of them; cosine distance, 0 to 2, ascending.';
+revoke all on function knowledge_private.exact_leg(integer, text, vector, integer) from public;
+
+create function knowledge_private.index_leg(model_id integer, predicate text, embedding vector, depth integer)
+returns table (chunk_id uuid, distance double precision)
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    wanted text[] := array[
+        ['hnsw.iterative_scan', 'relaxed_order'],
+        ['hnsw.ef_search', least(1000, greatest(100, 2 * depth))::text],
+        ['hnsw.max_scan_tuples', '2000000'],
+        ['hnsw.scan_mem_multiplier', '16']
+    ];
+    before text[] := array(
+        select current_setting(w.name) from unnest(wanted[:][1:1]) with ordinality as w (name, place) order by w.place
+    );
+begin
+    perform set_config(wanted[i][1], wanted[i][2], true) from generate_subscripts(wanted, 1) as i;
+    return query execute format(
+        'select n.chunk_id, n.distance from ('
+        'select t.chunk_id, t.embedding operator(%1$s.<=>) %1$s.l2_normalize($1)::%1$s.halfvec as distance '
+        'from %2$s as t where %3$s order by t.embedding operator(%1$s.<=>) %1$s.l2_normalize($1)::%1$s.halfvec limit %4$s'
+        ') as n order by n.distance + 0, n.chunk_id',
+        knowledge_private.vector_schema(), knowledge_private.vector_table(model_id), predicate, depth)
+    using embedding;
+    perform set_config(wanted[i][1], before[i], true) from generate_subscripts(wanted, 1) as i;
+end
+$$;
+
+comment on function knowledge_private.index_leg(integer, text, vector, integer) is
+'Like exact_leg, through the org''s partial HNSW index, which predicate must imply; may miss some.';
+revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
+
+create function knowledge_private.vector_leg(
+    org_id text, model_id integer, predicate text, embedding vector, depth integer, plan text
+)
+returns table (chunk_id uuid, distance double precision, place integer)
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    chosen text := vector_leg.plan;
+    permitted bigint;
+    nearest knowledge_private.measured[];
+begin
+    if chosen = 'auto' then
+        select p.plan, p.permitted into chosen, permitted
+        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate) as p;
+        if chosen = 'index' then
+            nearest := array(
+                select (l.chunk_id, l.distance)::knowledge_private.measured
+                from knowledge_private.index_leg(vector_leg.model_id, vector_leg.predicate, vector_leg.embedding,
+                    vector_leg.depth) as l
+            );
+        end if;
+    end if;
+    if nearest is null or cardinality(nearest) < least(vector_leg.depth, permitted) then
+        nearest := array(
+            select (l.chunk_id, l.distance)::knowledge_private.measured
+            from knowledge_private.exact_leg(vector_leg.model_id, vector_leg.predicate, vector_leg.embedding,
+                vector_leg.depth) as l
+        );
+    end if;
+    return query
+    select n.chunk_id, n.distance, n.place::integer
+    from unnest(nearest) with ordinality as n (chunk_id, distance, place);
+end
+$$;
+
+comment on function knowledge_private.vector_leg(text, integer, text, vector, integer, text) is
+'The nearest depth vectors that predicate permits, numbered from 1. plan: auto takes the org''s index where vector_plan
+says so, and compares exactly when its answer is short; exact always compares.';
+revoke all on function knowledge_private.vector_leg(text, integer, text, vector, integer, text) from public;
+
+-- ---- sql/61_search/03_keyword_leg.sql
+-- The keyword leg: BM25 (Robertson and Zaragoza 2009; k1 1.2, b 0.75, the idf of Lucene), from core PostgreSQL.
+--
+-- ts_rank of a query of one lexeme with all weights 1 is H2(tf) / 1.64493406685, where H2(n) is the sum of 1 / i^2
+-- for i from 1 to n, so the term frequency is read back from it exactly. to_tsvector keeps at most 255 positions of a
+-- lexeme, and two of them put together at most 256.
+
+create function knowledge_private.tf_thresholds()
+returns real[]
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(h.half::real order by h.n)
+    from (
+        select
+            i as n,
+            (sum(1.0::double precision / (i * i)) over (order by i) - 0.5::double precision / (i * i)) / 1.64493406685
+                as half
+        from generate_series(1, 256) as i
+    ) as h
+$$;
+
+comment on function knowledge_private.tf_thresholds() is
+'256 numbers between the values of ts_rank for tf - 1 and tf: width_bucket(ts_rank, these) is tf.';
+revoke all on function knowledge_private.tf_thresholds() from public;
+
+create function knowledge_private.lexeme_query(lexeme text)
+returns tsquery
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || '''')::tsquery
+$$;
+
+comment on function knowledge_private.lexeme_query(text) is 'The query for exactly this lexeme.';
+revoke all on function knowledge_private.lexeme_query(text) from public;
+
+create table knowledge_private.lexeme_counts (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    compartment_id integer not null,
+    lexeme text collate "C" not null,
+    chunks bigint not null,
+    primary key (org_id, compartment_id, lexeme)
+);
+
+comment on table knowledge_private.lexeme_counts is
+'The common lexemes of large compartments: counted by maintain(), summed over permitted compartments only.';
+comment on column knowledge_private.lexeme_counts.org_id is 'The tenant.';
+comment on column knowledge_private.lexeme_counts.compartment_id is 'The compartment.';
+comment on column knowledge_private.lexeme_counts.lexeme is 'A lexeme of at least a hundredth of its chunks.';
+comment on column knowledge_private.lexeme_counts.chunks is 'How many of its chunks had the lexeme.';
+
+alter table knowledge_private.lexeme_counts enable row level security;
+
+create function knowledge_private.common_lexemes(org_id text, compartments integer[], lexemes text[])
+returns table (term integer, chunks double precision)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Where a tenth of the chunks or more is uncounted, nothing is known well enough.
+    select q.term::integer, sum(l.chunks) * max(t.chunks) / max(t.counted)
+    from (
+        select sum(c.chunks)::double precision as chunks, sum(c.counted_chunks)::double precision as counted
+        from knowledge.compartments as c
+        where c.org_id = common_lexemes.org_id and c.compartment_id = any (compartments)
+        having sum(c.counted_chunks) > 0.9 * sum(c.chunks)
+    ) as t
+    cross join unnest(lexemes) with ordinality as q (lexeme, term)
+    inner join knowledge_private.lexeme_counts as l
+        on
+            l.org_id = common_lexemes.org_id and l.compartment_id = any (compartments)
+            and l.lexeme = q.lexeme collate "C"
+    group by q.term
+$$;
+
+comment on function knowledge_private.common_lexemes(text, integer[], text[]) is
+'Those of the lexemes (by place, from 1) that are known to be common in the compartments, and in about how many chunks.';
+revoke all on function knowledge_private.common_lexemes(text, integer[], text[]) from public;
+
+create function knowledge_private.score_chunks(
+    predicate text, filter text, terms tsquery[], repeats integer[], known double precision[], picked boolean[],
+    chunks bigint, words bigint, depth integer
+)
+returns knowledge_private.measured[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    statement text;
+    best knowledge_private.measured[];
+begin
+    -- One pass reads the term frequencies of each row; what is counted and scored after that is numbers. Frequencies are
+    -- counted over every permitted chunk; only then does the caller's filter narrow what is ranked.
+    select format(
+        'with hit as materialized (select t.chunk_id, t.words, %s as wanted%s from knowledge.chunks as t '
+        'where %s and t.tsv @@ %L'
+        '), found as materialized (select %s from hit as h'
+        '), idf as materialized (select %s from found as f'
+        '), scored as (select h.chunk_id, %s as score from hit as h cross join idf as i where h.wanted) '
+        'select array_agg((b.chunk_id, b.score)::knowledge_private.measured order by b.score desc, b.chunk_id) '
+        'from (select s.chunk_id, s.score from scored as s order by s.score desc, s.chunk_id limit %s) as b',
+        filter,
+        string_agg(format(', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s', q.term, q.place), ''
+            order by q.place),
+        predicate,
+        string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
+        string_agg(
+            case
+                when q.picked then format('count(*) filter (where h.tf%1$s > 0)::double precision as n%1$s', q.place)
+                else format('%L::double precision as n%s', q.known, q.place)
+            end, ', ' order by q.place),
+        string_agg(format('ln(1 + ($2 - f.n%1$s + 0.5) / (f.n%1$s + 0.5)) as w%1$s', q.place), ', ' order by q.place),
+        string_agg(format('%s * i.w%2$s * h.tf%2$s * 2.2 / (h.tf%2$s + 1.2 * (0.25 + 0.75 * h.words / $3))',
+            q.repeats, q.place), ' + ' order by q.place),
+        depth)
+    into statement
+    from unnest(terms, repeats, known, picked) with ordinality as q (term, repeats, known, picked, place);
+    execute statement
+    into best
+    using knowledge_private.tf_thresholds(), chunks::double precision, words::double precision / greatest(chunks, 1);
+    return coalesce(best, '{}');
+end
+$$;
+
+comment on function knowledge_private.score_chunks(
+    text, text, tsquery[], integer[], double precision[], boolean[], bigint, bigint, integer
+) is
+'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and a picked term is in. Of a
+term that is not picked, known is the number of chunks with it.';
+revoke all on function knowledge_private.score_chunks(
+    text, text, tsquery[], integer[], double precision[], boolean[], bigint, bigint, integer
+) from public;
+
+create function knowledge_private.keyword_leg(
+    predicate text,
+    filter text,
+    lexemes text[],
+    repeats integer[],
+    known double precision[],
+    chunks bigint,
+    words bigint,
+    depth integer
+)
+returns table (chunk_id uuid, score double precision, place integer)
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    terms tsquery[] := array(
+        select knowledge_private.lexeme_query(u.lexeme) from unnest(keyword_leg.lexemes) with ordinality as u (lexeme, place)
+        order by u.place
+    );
+    picked boolean[] := array(
+        select u.known is null from unnest(keyword_leg.known) with ordinality as u (known, place) order by u.place
+    );
+    left_over integer[] := array(
+        select u.place::integer from unnest(keyword_leg.known) with ordinality as u (known, place)
+        where u.known is not null
+        order by u.known, u.place
+    );
+    budget double precision := (select s.candidates from knowledge_private.settings as s);
+    best knowledge_private.measured[];
+begin
+    -- The common words come in from the rarest on, as far as the budget goes; and further, while too little was found.
+    while cardinality(left_over) > 0
+        and (keyword_leg.known[left_over[1]] <= budget or not true = any (picked))
+    loop
+        picked[left_over[1]] := true;
+        budget := budget - keyword_leg.known[left_over[1]];
+        left_over := left_over[2:];
+    end loop;
+    loop
+        best := knowledge_private.score_chunks(keyword_leg.predicate, keyword_leg.filter, terms, keyword_leg.repeats,
+            keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
+        exit when cardinality(best) >= keyword_leg.depth or cardinality(left_over) = 0;
+        picked[left_over[1]] := true;
+        left_over := left_over[2:];
+    end loop;
+    return query
+    select b.chunk_id, b.measure, b.place::integer
+    from unnest(best) with ordinality as b (chunk_id, measure, place);
+end
+$$;
+
+comment on function knowledge_private.keyword_leg(
+    text, text, text[], integer[], double precision[], bigint, bigint, integer
+) is
+'The best depth chunks by BM25 among those that predicate permits and filter wants, numbered from 1. known, by lexeme: in
+about how many permitted chunks it is, if it is common, else null. chunks and words: totals over the permitted compartments.';
+revoke all on function knowledge_private.keyword_leg(
+    text, text, text[], integer[], double precision[], bigint, bigint, integer
+) from public;
+
+-- ---- sql/61_search/04_request.sql
+-- What a search may ask for.
+
+create function knowledge_private.check_search(
+    query text, embedding vector, k integer, mode text, metadata jsonb, options jsonb
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    option record;
+begin
+    if k is null or k not between 1 and 1000 then
+        perform knowledge_private.fail('KB005', 'k must be from 1 to 1000');
+    end if;
+    if mode is null or mode not in ('hybrid', 'vector', 'keyword') then
+        perform knowledge_private.fail('KB005', 'mode must be hybrid, vector or keyword');
+    end if;
+    if length(query) > 10000 then
+        perform knowledge_private.fail('KB005', 'query is longer than 10000 characters');
+    end if;
+    if mode = 'vector' and embedding is null then
+        perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
+    end if;
+    if coalesce(query, '') !~ '\S' and (mode = 'keyword' or embedding is null) then
+        perform knowledge_private.fail('KB005', 'query is blank');
+    end if;
+    if metadata is not null and jsonb_typeof(metadata) <> 'object' then
+        perform knowledge_private.fail('KB005', 'metadata must be a json object');
+    end if;
+    perform knowledge_private.check_keys(options,
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'language', 'plan'], 'options');
+    for option in select o.key, o.value from jsonb_each(options) as o loop
+        if option.key in ('rrf_k', 'vector_weight', 'keyword_weight') then
+            if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000' then
+                perform knowledge_private.fail('KB005', format('%s must be a number from 0 to 1000000', option.key));
+            end if;
+        elsif jsonb_typeof(option.value) <> 'string' then
+            perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
+        end if;
+    end loop;
+    if options ->> 'plan' not in ('auto', 'exact') then
+        perform knowledge_private.fail('KB005', 'plan must be auto or exact');
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) is
+'KB005 unless the arguments of a search make sense together.';
+revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) from public;
+
+create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
+returns knowledge.models
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model knowledge.models;
+begin
+    if embedding is null then
+        return null;
+    end if;
+    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+    if fingerprint is null or (model.model_id is not null and fingerprint <> model.fingerprint) then
+        perform knowledge_private.fail('KB007', 'this embedding is not of the org''s model',
+            jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
+            'Embed the question with the org''s model and name its fingerprint.');
+    end if;
+    perform knowledge_private.check_vector(model, embedding);
+    return model;
+end
+$$;
+
+comment on function knowledge_private.search_model(knowledge.orgs, vector, text) is
+'The model to search with; null without an embedding or in an org without a model. KB007 when fingerprint is missing or
+another''s, KB005 for a zero vector.';
+revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;
+
+-- ---- sql/61_search/10_parse_query.sql
+create function knowledge.parse_query(
+    query text, language text, out lexemes text[], out repeats integer[], out required tsquery, out excluded tsquery
+)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    config regconfig;
+    phrase constant text := '(^|\s)(-?)"([^"]*)"';
+    word constant text := '(^|\s)-([[:alpha:]]\S*)';
+    words text := regexp_replace(regexp_replace(query, phrase, ' ', 'g'), word, ' ', 'g');
+    part text[];
+begin
+    begin
+        -- Not by number: a number that is no configuration would be an error of the server's own.
+        config := case when language !~ '^([0-9]*|-)$' then language::regconfig end;
+    exception when undefined_object or invalid_name or invalid_schema_name or syntax_error then
+        config := null;
+    end;
+    if config is null then
+        raise exception using errcode = 'KB005', message = 'unknown language: no such text search configuration',
+            hint = 'select cfgname from pg_ts_config lists them.';
+    end if;
+    for part in select regexp_matches(query, phrase, 'g') loop
+        if part[2] = '-' then
+            excluded := coalesce(excluded || phraseto_tsquery(config, part[3]), phraseto_tsquery(config, part[3]));
+        else
+            required := coalesce(required && phraseto_tsquery(config, part[3]), phraseto_tsquery(config, part[3]));
+            words := concat_ws(' ', words, part[3]);
+        end if;
+    end loop;
+    for part in select regexp_matches(regexp_replace(query, phrase, ' ', 'g'), word, 'g') loop
+        excluded := coalesce(excluded || phraseto_tsquery(config, part[2]), phraseto_tsquery(config, part[2]));
+    end loop;
+    -- A phrase of stop words asks for nothing.
+    required := case when numnode(required) > 0 then required end;
+    excluded := case when numnode(excluded) > 0 then excluded end;
+    select array_agg(u.lexeme order by u.lexeme collate "C"), array_agg(cardinality(u.positions) order by u.lexeme collate "C")
+    into lexemes, repeats
+    from unnest(to_tsvector(config, words)) as u;
+end
+$$;
+
+comment on function knowledge.parse_query(text, text) is
+'How a question is read in a language (a text search configuration): lexemes, ascending, each with how often it repeats,
+of which a chunk must have any; required, the "quoted phrases", of which it must have all; excluded, the -words and
+-"phrases", of which it may have none. Null where there are none. KB005 when there is no such configuration.';
+revoke all on function knowledge.parse_query(text, text) from public;
+grant execute on function knowledge.parse_query(text, text) to knowledge_reader;
+
+-- ---- sql/61_search/20_search_scoped.sql
+create function knowledge.search_scoped(
+    query text default null,
+    embedding vector default null,
+    k integer default 10,
+    mode text default 'hybrid',
+    source_types text[] default null,
+    visibility text[] default '{org}',
+    metadata jsonb default null,
+    fingerprint text default null,
+    options jsonb default '{}'
+)
+returns table (
+    rank integer,
+    score double precision,
+    chunk_id uuid,
+    document_id uuid,
+    source_type text,
+    source_id text,
+    source_version text,
+    org_scope text,
+    visibility_label text,
+    title text,
+    uri text,
+    heading text,
+    body text,
+    ordinal integer,
+    char_start integer,
+    char_end integer,
+    document_metadata jsonb,
+    vector_rank integer,
+    vector_distance double precision,
+    keyword_rank integer,
+    keyword_score double precision,
+    legs text[]
+)
+language plpgsql
+stable
+rows 10
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    labels text[] := coalesce(search_scoped.visibility, '{org}');
+    rrf_k double precision;
+    vector_weight double precision;
+    keyword_weight double precision;
+    -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
+    fused_depth constant integer := 200;
+    depth integer := greatest(fused_depth, search_scoped.k);
+    org knowledge.orgs;
+    model knowledge.models;
+    permitted record;
+    asked record;
+    metadata_filter text;
+    vector_filter text;
+    keyword_predicate text;
+    keyword_filter text;
+    known double precision[];
+    used_legs text[];
+begin
+    perform knowledge_private.check_search(search_scoped.query, search_scoped.embedding, search_scoped.k,
+        search_scoped.mode, search_scoped.metadata, search_scoped.options);
+    rrf_k := coalesce((search_scoped.options ->> 'rrf_k')::double precision, 10);
+    vector_weight := coalesce((search_scoped.options ->> 'vector_weight')::double precision, 1);
+    keyword_weight := coalesce((search_scoped.options ->> 'keyword_weight')::double precision, 1);
+
+    select o.* into org from knowledge.orgs as o where o.org_id = asking.org_id;
+    if org.status = 'offboarded' then
+        perform knowledge_private.fail('KB011', 'this org was offboarded');
+    end if;
+    model := knowledge_private.search_model(org, search_scoped.embedding, search_scoped.fingerprint);
+    asked := knowledge.parse_query(
+        case when search_scoped.mode <> 'vector' then coalesce(search_scoped.query, '') else '' end,
+        case
+            when search_scoped.options ? 'language'
+                then knowledge_private.resolve_language(search_scoped.options ->> 'language')
+            else coalesce(org.language, 'pg_catalog.english')
+        end);
+
+    select coalesce(array_agg(p.compartment_id order by p.compartment_id), '{}') as ids, sum(p.chunks) as chunks,
+        sum(p.words) as words
+    into permitted
+    from knowledge_private.permitted_compartments(asking, search_scoped.source_types, labels) as p;
+    if cardinality(permitted.ids) = 0 then
+        return;
+    end if;
+    metadata_filter := knowledge_private.metadata_predicate(asking.org_id, search_scoped.metadata);
+    vector_filter := concat_ws(' and ',
+        knowledge_private.compartment_predicate(asking, permitted.ids, search_scoped.source_types, labels, true),
+        metadata_filter,
+        case when asked.excluded is not null then format(
+            'not exists (select from knowledge.chunks as x '
+            'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', asked.excluded) end);
+    keyword_predicate := knowledge_private.compartment_predicate(asking, permitted.ids, search_scoped.source_types,
+        labels, permitted.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
+    keyword_filter := concat_ws(' and ', metadata_filter,
+        case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
+        case when asked.excluded is not null then format('not t.tsv @@ %L', asked.excluded) end);
+    known := array(
+        select c.chunks
+        from generate_subscripts(asked.lexemes, 1) as i
+        left join knowledge_private.common_lexemes(asking.org_id, permitted.ids, asked.lexemes) as c on c.term = i
+        order by i
+    );
+    used_legs := array_remove(array[
+        case when search_scoped.mode <> 'keyword' and model.model_id is not null then 'vector' end,
+        case when asked.lexemes is not null then 'keyword' end
+    ], null);
+
+    return query
+    with vector_leg as materialized (
+        select l.chunk_id, l.distance, l.place
+        from knowledge_private.vector_leg(asking.org_id, model.model_id, vector_filter, search_scoped.embedding, depth,
+            coalesce(search_scoped.options ->> 'plan', 'auto')) as l
+        where 'vector' = any (used_legs)
+    ),
+    keyword_leg as materialized (
+        select l.chunk_id, l.score, l.place
+        from knowledge_private.keyword_leg(keyword_predicate, keyword_filter, asked.lexemes, asked.repeats, known,
+            permitted.chunks::bigint, permitted.words::bigint, depth) as l
+        where 'keyword' = any (used_legs)
+    ),
+    fused as (
+        select
+            coalesce(v.chunk_id, w.chunk_id) as chunk_id,
+            v.place as vector_place,
+            v.distance,
+            w.place as keyword_place,
+            w.score,
+            coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
+            coalesce(case when v.place <= fused_depth then vector_weight / (rrf_k + v.place) end, 0)
+            + coalesce(case when w.place <= fused_depth then keyword_weight / (rrf_k + w.place) end, 0) as sum_of_ranks
+        from vector_leg as v
+        full join keyword_leg as w on w.chunk_id = v.chunk_id
+    ),
+    ranked as (
+        select
+            f.*,
+            row_number() over (
+                order by f.counts desc, f.sum_of_ranks desc, case when not f.counts then f.vector_place end,
+                case when not f.counts then f.keyword_place end, f.chunk_id
+            )::integer as place
+        from fused as f
+    )
+    select
+        r.place, r.sum_of_ranks, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
+        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, d.metadata,
+        r.vector_place, r.distance, r.keyword_place, r.score, used_legs
+    from ranked as r
+    -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
+    -- statistics, right after a first bulk ingest, the planner would join every chunk of the org with every document first.
+    cross join lateral (
+        select t.* from knowledge.chunks as t where t.org_id = asking.org_id and t.chunk_id = r.chunk_id offset 0
+    ) as c
+    cross join lateral (
+        select t.* from knowledge.positions as t where t.org_id = asking.org_id and t.chunk_id = r.chunk_id offset 0
+    ) as p
+    cross join lateral (
+        select t.* from knowledge.documents as t where t.org_id = asking.org_id and t.document_id = c.document_id offset 0
+    ) as d
+    cross join lateral (
+        select t.* from knowledge.versions as t where t.org_id = asking.org_id and t.version_id = d.live_version offset 0
+    ) as n
+    cross join lateral (
+        select t.* from knowledge.compartments as t
+        where t.org_id = asking.org_id and t.compartment_id = c.compartment_id offset 0
+    ) as m
+    where r.place <= search_scoped.k
+    order by r.place;
+end
+$$;
+
+comment on function knowledge.search_scoped(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) is
+'The k best chunks that the context may read, best first; min(k, matches) rows, always.
+query: words; "quoted phrases" must stand in what the words find, -excluded words in nothing. embedding: the question
+embedded by the org''s model, as [0.1,…]; fingerprint: that model''s, required with it. mode: hybrid (both legs, fused by
+reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
+none. visibility: labels to see, {org} unless more are asked for. metadata: json object that the document''s metadata must
+contain. options: rrf_k (10), vector_weight (1), keyword_weight (1), language (the org''s), plan (auto, or exact: without
+an index).
+A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank); the citation: source_type, source_id, title, uri,
+heading trail, body, char_start to char_end (from 0, end excluded) in the source; each leg''s rank and its measure (cosine
+distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
+KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';
+revoke all on function knowledge.search_scoped(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) from public;
+grant execute on function knowledge.search_scoped(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) to knowledge_reader;
+
+-- ---- sql/61_search/21_search_exact.sql
+create function knowledge.search_exact(
+    query text default null,
+    embedding vector default null,
+    k integer default 10,
+    mode text default 'hybrid',
+    source_types text[] default null,
+    visibility text[] default '{org}',
+    metadata jsonb default null,
+    fingerprint text default null,
+    options jsonb default '{}'
+)
+returns table (
+    rank integer,
+    score double precision,
+    chunk_id uuid,
+    vector_rank integer,
+    vector_distance double precision,
+    keyword_rank integer,
+    keyword_score double precision
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    org knowledge.orgs;
+    model knowledge.models;
+    asked record;
+    vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
+begin
+    -- What search_scoped refuses is refused here too; under no label it finds nothing.
+    perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
+    select o.* into org from knowledge.orgs as o;
+    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+    asked := knowledge.parse_query(
+        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        coalesce(options ->> 'language', org.language, 'pg_catalog.english'));
+    if mode <> 'keyword' and embedding is not null and model.model_id is not null then
+        vectors := format(
+            'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
+            'from knowledge.%2$I as v',
+            (
+                select n.nspname from pg_extension as e
+                inner join pg_namespace as n on n.oid = e.extnamespace
+                where e.extname = 'vector'
+            ),
+            'vectors_' || model.model_id);
+    end if;
+
+    -- Row-level security is all that decides here which chunks there are.
+    return query execute
+        'with permitted as ('
+        '    select c.chunk_id, c.tsv, c.words, d.metadata'
+        '    from knowledge.chunks as c'
+        '    inner join knowledge.documents as d on d.document_id = c.document_id'
+        '    inner join knowledge.compartments as m on m.compartment_id = c.compartment_id'
+        '    where ($3 is null or m.source_type = any ($3)) and m.visibility = any ($4)'
+        '), wanted as ('
+        '    select p.* from permitted as p'
+        '    where ($5 is null or p.metadata @> $5) and ($9 is null or not p.tsv @@ $9)'
+        '), distances as (' || vectors || -- lint: literal
+        '), vector_leg as ('
+        '    select w.chunk_id, v.distance, row_number() over (order by v.distance, w.chunk_id) as place'
+        '    from wanted as w inner join distances as v on v.chunk_id = w.chunk_id'
+        '), frequencies as ('
+        '    select p.chunk_id, p.words, q.lexeme, q.repeats, cardinality(u.positions)::double precision as tf'
+        '    from permitted as p'
+        '    cross join lateral unnest(p.tsv) as u'
+        '    inner join unnest($6, $7) as q (lexeme, repeats) on q.lexeme = u.lexeme'
+        '), totals as ('
+        '    select count(*)::double precision as chunks, sum(p.words)::double precision / count(*) as length'
+        '    from permitted as p having count(*) > 0'
+        '), idf as ('
+        '    select f.lexeme, ln(1 + (t.chunks - count(*) + 0.5) / (count(*) + 0.5)) as idf'
+        '    from frequencies as f cross join totals as t group by f.lexeme, t.chunks'
+        '), scores as ('
+        '    select w.chunk_id, sum('
+        '        f.repeats * i.idf * f.tf * 2.2 / (f.tf + 1.2 * (0.25 + 0.75 * f.words / t.length))'
+        '        order by f.lexeme collate "C") as score'
+        '    from wanted as w inner join frequencies as f on f.chunk_id = w.chunk_id'
+        '    inner join idf as i on i.lexeme = f.lexeme cross join totals as t'
+        '    where $8 is null or w.tsv @@ $8'
+        '    group by w.chunk_id'
+        '), keyword_leg as ('
+        '    select s.chunk_id, s.score, row_number() over (order by s.score desc, s.chunk_id) as place from scores as s'
+        '), fused as ('
+        '    select coalesce(v.chunk_id, w.chunk_id) as chunk_id, v.place as vector_place, v.distance,'
+        '        w.place as keyword_place, w.score,'
+        '        case when v.place <= 200 then $11 / ($10 + v.place) else 0 end'
+        '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
+        '        least(v.place, w.place) <= 200 as counts'
+        '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        ') '
+        'select (row_number() over (order by f.counts desc, f.sum_of_ranks desc,'
+        '        case when not f.counts then f.vector_place end, case when not f.counts then f.keyword_place end,'
+        '        f.chunk_id))::integer as place, f.sum_of_ranks, f.chunk_id,'
+        '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
+        'from fused as f order by place limit $1'
+    using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
+        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
+        coalesce((options ->> 'vector_weight')::double precision, 1),
+        coalesce((options ->> 'keyword_weight')::double precision, 1);
+end
+$$;
+
+comment on function knowledge.search_exact(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) is
+'What search_scoped must answer, written for reading and not for speed: runs with the caller''s own rights under row-level
+security, compares every row, counts every word. Arguments as there; plan is ignored.';
+revoke all on function knowledge.search_exact(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) from public;
+grant execute on function knowledge.search_exact(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) to knowledge_reader;
+
+-- ---- sql/61_search/30_promote_org.sql
+create function knowledge.promote_org()
+returns text
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    org knowledge.orgs := knowledge_private.use_org(asking.org_id);
+    name text;
+    counted bigint;
+begin
+    if org.active_model is null then
+        perform knowledge_private.fail('KB004', 'the org has no model, so there is nothing to index');
+    end if;
+    name := format('vectors_%s_of_%s', org.active_model, left(encode(sha256(convert_to(asking.org_id, 'UTF8')), 'hex'), 24));
+    execute format('create index if not exists %I on %s using hnsw (embedding %s.halfvec_cosine_ops) where org_id = %L',
+        name, knowledge_private.vector_table(org.active_model), knowledge_private.vector_schema(), asking.org_id);
+    execute format('select count(*) from %s where org_id = $1', knowledge_private.vector_table(org.active_model))
+    into counted
+    using asking.org_id;
+    insert into knowledge_private.promoted as p (org_id, model_id, index_name, vectors)
+    values (asking.org_id, org.active_model, name, counted)
+    on conflict (org_id, model_id) do update set vectors = excluded.vectors;
+    return name;
+end
+$$;
+
+comment on function knowledge.promote_org() is
+'Builds the partial HNSW index of the context''s org, for one with more vectors than the setting exact_rows, and returns
+its name. Ingests into the model''s table wait while it is built (about 3,000 vectors a second). Answers are right without
+it. KB004 when the org has no model.';
+revoke all on function knowledge.promote_org() from public;
+grant execute on function knowledge.promote_org() to knowledge_admin;
+
+-- ---- sql/62_lifecycle/01_sources.sql
+-- What there is, as the context may see it.
+
+create type knowledge_private.source as (
+    document_id uuid,
+    source_type text,
+    source_id text,
+    source_version text,
+    org_scope text,
+    visibility text,
+    audience text[],
+    title text,
+    uri text,
+    metadata jsonb,
+    language text,
+    content_hash text,
+    chunks integer,
+    created_at timestamptz,
+    updated_at timestamptz
+);
+
+comment on type knowledge_private.source is 'A document with a live version.';
+
+create function knowledge_private.readable_sources(asking knowledge_private.claim)
+returns setof knowledge_private.source
+language sql
+stable
+begin atomic
+    select
+        d.document_id, d.source_type, d.source_id, v.source_version, d.org_scope, c.visibility, c.audience, d.title,
+        d.uri, d.metadata, d.language, v.content_hash, v.chunk_count, d.created_at, d.updated_at
+    from knowledge_private.permitted_compartments(asking) as c
+    inner join knowledge.documents as d on d.org_id = c.org_id and d.compartment_id = c.compartment_id
+    inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version;
+end;
+
+comment on function knowledge_private.readable_sources(knowledge_private.claim) is
+'The documents with a live version that a claim may read.';
+revoke all on function knowledge_private.readable_sources(knowledge_private.claim) from public;
+
+create function knowledge_private.erase_documents(asking knowledge_private.claim, documents uuid[], out erased jsonb)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    document knowledge.documents;
+    model record;
+    chunk uuid;
+    counted bigint;
+    vectors bigint := 0;
+begin
+    select jsonb_build_object(
+        'documents', count(*),
+        'digest', encode(sha256(convert_to(coalesce(string_agg(
+            jsonb_build_array(d.source_type, d.source_id, v.content_hash)::text, E'\n'
+            order by d.source_type, d.source_id, d.document_id), ''), 'UTF8')), 'hex'))
+    into erased
+    from knowledge.documents as d
+    left join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version
+    where d.org_id = asking.org_id and d.document_id = any (documents);
+
+    for document in
+        select d.* from knowledge.documents as d
+        where d.org_id = asking.org_id and d.document_id = any (documents) and d.compartment_id is not null
+        order by d.compartment_id
+    loop
+        perform knowledge_private.count_chunks(document.org_id, document.document_id, document.compartment_id, -1);
+    end loop;
+    for model in select m.model_id from knowledge.models as m where m.state <> 'retired' order by m.model_id loop
+        execute format('delete from %s where org_id = $1 and document_id = any ($2)',
+            knowledge_private.vector_table(model.model_id))
+        using asking.org_id, documents;
+        get diagnostics counted = row_count;
+        vectors := vectors + counted;
+    end loop;
+    counted := 0;
+    for chunk in
+        select p.chunk_id from knowledge.positions as p
+        where p.org_id = asking.org_id and p.document_id = any (documents)
+    loop
+        delete from knowledge.chunks as c where c.org_id = asking.org_id and c.chunk_id = chunk;
+        counted := counted + 1;
+    end loop;
+    erased := erased || jsonb_build_object('chunks', counted, 'vectors', vectors);
+    delete from knowledge_private.staged_chunks as s
+    using knowledge.versions as v
+    where
+        v.org_id = asking.org_id and v.document_id = any (documents)
+        and s.org_id = v.org_id and s.version_id = v.version_id;
+    get diagnostics counted = row_count;
+    erased := erased || jsonb_build_object('staged_chunks', counted);
+    delete from knowledge.versions as v where v.org_id = asking.org_id and v.document_id = any (documents);
+    get diagnostics counted = row_count;
+    erased := erased || jsonb_build_object('versions', counted);
+    delete from knowledge.documents as d where d.org_id = asking.org_id and d.document_id = any (documents);
+end
+$$;
+
+comment on function knowledge_private.erase_documents(knowledge_private.claim, uuid[]) is
+'Deletes documents, which the caller has locked, with everything made of them. Returns the counts, and digest: sha256 over
+the lines [source_type, source_id, content_hash], as json arrays in ascending order.';
+revoke all on function knowledge_private.erase_documents(knowledge_private.claim, uuid[]) from public;
+
+-- ---- sql/62_lifecycle/10_list_sources.sql
+create function knowledge.list_sources(
+    source_types text[] default null, k integer default 100, after uuid default null
+)
+returns table (
+    document_id uuid,
+    source_type text,
+    source_id text,
+    source_version text,
+    org_scope text,
+    visibility text,
+    audience text[],
+    title text,
+    uri text,
+    metadata jsonb,
+    language text,
+    content_hash text,
+    chunks integer,
+    created_at timestamptz,
+    updated_at timestamptz
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    if k is null or k not between 1 and 10000 then
+        perform knowledge_private.fail('KB005', 'k must be from 1 to 10000');
+    end if;
+    return query
+    select s.*
+    from knowledge_private.readable_sources(asking) as s
+    where
+        (list_sources.source_types is null or s.source_type = any (list_sources.source_types))
+        and (list_sources.after is null or s.document_id > list_sources.after)
+    order by s.document_id
+    limit list_sources.k;
+end
+$$;
+
+comment on function knowledge.list_sources(text[], integer, uuid) is
+'The documents that the context may read, of any visibility, oldest first, at most k (1 to 10000) of them. source_types:
+null is any, {} is none. For the next page give the last document_id as after. KB001, KB002 context, KB005 bad k.';
+revoke all on function knowledge.list_sources(text[], integer, uuid) from public;
+grant execute on function knowledge.list_sources(text[], integer, uuid) to knowledge_reader;
+
+-- ---- sql/62_lifecycle/11_get_source.sql
+create function knowledge.get_source(source_type text, source_id text)
+returns table (
+    document_id uuid,
+    source_version text,
+    org_scope text,
+    visibility text,
+    audience text[],
+    title text,
+    uri text,
+    metadata jsonb,
+    language text,
+    content_hash text,
+    chunks integer,
+    created_at timestamptz,
+    updated_at timestamptz
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    return query
+    select
+        s.document_id, s.source_version, s.org_scope, s.visibility, s.audience, s.title, s.uri, s.metadata, s.language,
+        s.content_hash, s.chunks, s.created_at, s.updated_at
+    from knowledge_private.readable_sources(asking) as s
+    where
+        s.source_type = get_source.source_type
+        and knowledge_private.text_key(s.source_id) = knowledge_private.text_key(get_source.source_id)
+    order by s.org_scope nulls last
+    limit 1;
+    if not found then
+        perform knowledge_private.fail('KB004', 'no such source');
+    end if;
+end
+$$;
+
+comment on function knowledge.get_source(text, text) is
+'One row: the document of this identity that the context may read; that of the caller''s own scope goes before the
+org-wide one. KB004 when there is none, or none for this caller. KB001, KB002 context.';
+revoke all on function knowledge.get_source(text, text) from public;
+grant execute on function knowledge.get_source(text, text) to knowledge_reader;
+
+-- ---- sql/62_lifecycle/12_delete_source.sql
+create function knowledge.delete_source(source_type text, source_id text)
+returns table (chunks bigint, versions bigint, audit_entry bigint, receipt text)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    org knowledge.orgs := knowledge_private.use_org(asking.org_id, audits => true);
+    document knowledge.documents;
+    erased jsonb;
+    entry knowledge.audit_log;
+begin
+    select d.* into document
+    from knowledge.documents as d
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.source_type = delete_source.source_type
+        and knowledge_private.text_key(d.source_id) = knowledge_private.text_key(delete_source.source_id)
+    for update;
+    if not found then
+        perform knowledge_private.fail('KB004', 'no such source');
+    end if;
+    erased := knowledge_private.erase_documents(asking, array[document.document_id]);
+    entry := knowledge_private.audit(asking.org_id, 'delete_source', erased);
+    return query
+    select (erased ->> 'chunks')::bigint, (erased ->> 'versions')::bigint, entry.entry, encode(entry.digest, 'hex');
+end
+$$;
+
+comment on function knowledge.delete_source(text, text) is
+'Erases one document of the context''s org and exact scope with its versions, chunks and vectors. Returns what was erased
+and the receipt: the number and digest (hex) of its entry in audit_log. KB004 when there is none, or it is another''s.';
+revoke all on function knowledge.delete_source(text, text) from public;
+grant execute on function knowledge.delete_source(text, text) to knowledge_writer;
+
+-- ---- sql/62_lifecycle/13_prune_versions.sql
+create function knowledge.prune_versions(keep integer default 10)
+returns bigint
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    pruned bigint;
+begin
+    if keep is null or keep < 0 then
+        perform knowledge_private.fail('KB005', 'keep must be 0 or more');
+    end if;
+    perform knowledge_private.use_org(asking.org_id);
+    delete from knowledge.versions as v
+    using (
+        select
+            o.version_id,
+            row_number() over (partition by o.document_id order by o.started_at desc, o.version_id desc) as age
+        from knowledge.versions as o
+        inner join knowledge.documents as d on d.org_id = o.org_id and d.document_id = o.document_id
+        where
+            o.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+            and o.state in ('superseded', 'aborted')
+    ) as old
+    where v.org_id = asking.org_id and v.version_id = old.version_id and old.age > keep;
+    get diagnostics pruned = row_count;
+    return pruned;
+end
+$$;
+
+comment on function knowledge.prune_versions(integer) is
+'Forgets all but the keep newest ended versions of each document in the context''s org and exact scope; returns how many
+were forgotten. Their chunks are gone already: only live text is kept. KB005 for a negative keep.';
+revoke all on function knowledge.prune_versions(integer) from public;
+grant execute on function knowledge.prune_versions(integer) to knowledge_writer;
+
+-- ---- sql/62_lifecycle/14_stats.sql
+create function knowledge.stats()
+returns table (
+    source_type text,
+    visibility text,
+    documents bigint,
+    chunks bigint,
+    unembedded bigint,
+    updated_at timestamptz
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    model integer;
+begin
+    select o.active_model into model from knowledge.orgs as o where o.org_id = asking.org_id;
+    return query execute format(
+        'select c.source_type, c.visibility, sum(d.documents)::bigint, sum(c.chunks)::bigint, '
+        'sum(c.chunks - %s)::bigint, max(d.updated_at) '
+        'from knowledge_private.permitted_compartments($1) as c '
+        'cross join lateral ('
+        'select count(*) as documents, max(n.updated_at) as updated_at '
+        'from knowledge.documents as n where n.org_id = c.org_id and n.compartment_id = c.compartment_id) as d '
+        'group by c.source_type, c.visibility having sum(d.documents) > 0 order by c.source_type, c.visibility',
+        case
+            when model is null then '0'
+            else format(
+                '(select count(*) from %s as v where v.org_id = c.org_id and v.compartment_id = c.compartment_id)',
+                knowledge_private.vector_table(model))
+        end)
+    using asking;
+end
+$$;
+
+comment on function knowledge.stats() is
+'What the context may read, counted by source type and visibility: documents, chunks, chunks without a vector of the
+org''s model (all, in an org without one), time of the last publication. KB001, KB002 context.';
+revoke all on function knowledge.stats() from public;
+grant execute on function knowledge.stats() to knowledge_reader;
+
+-- ---- sql/62_lifecycle/15_delete_by_scope.sql
+create function knowledge.delete_by_scope(
+    dry_run boolean default true, entire_org boolean default false, source_types text[] default null
+)
+returns table (
+    dry_run_only boolean,
+    documents bigint,
+    chunks bigint,
+    vectors bigint,
+    versions bigint,
+    staged_chunks bigint,
+    compartments bigint,
+    audit_entry bigint,
+    receipt text
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    chosen uuid[];
+    erased jsonb;
+    emptied bigint;
+    entry knowledge.audit_log;
+    index_name text;
+begin
+    if delete_by_scope.dry_run is null or delete_by_scope.entire_org is null then
+        perform knowledge_private.fail('KB005', 'dry_run and entire_org must be true or false');
+    end if;
+    if delete_by_scope.entire_org and (asking.org_scope is not null or delete_by_scope.source_types is not null) then
+        perform knowledge_private.fail('KB005', 'entire_org takes neither a scope in the context nor source_types');
+    end if;
+    if delete_by_scope.entire_org then
+        -- Nothing is begun or published in the org from here on, also when it is only just being made.
+        insert into knowledge.orgs (org_id) values (asking.org_id) on conflict do nothing;
+        perform from knowledge.orgs as o where o.org_id = asking.org_id for update;
+    end if;
+    perform knowledge_private.use_org(asking.org_id, audits => true);
+    chosen := array(
+        select d.document_id from knowledge.documents as d
+        where
+            d.org_id = asking.org_id
+            and (delete_by_scope.entire_org or d.org_scope is not distinct from asking.org_scope)
+            and (delete_by_scope.source_types is null or d.source_type = any (delete_by_scope.source_types))
+        order by d.document_id
+        for update
+    );
+
+    -- A dry run does the same work and takes it back, so its counts are those of the real one.
+    begin
+        erased := knowledge_private.erase_documents(asking, chosen);
+        delete from knowledge_private.lexeme_counts as l
+        where
+            l.org_id = asking.org_id
+            and not exists (
+                select from knowledge.documents as d
+                where d.org_id = l.org_id and d.compartment_id = l.compartment_id
+            );
+        delete from knowledge.compartments as c
+        where
+            c.org_id = asking.org_id
+            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
+            and not exists (
+                select from knowledge.documents as d
+                where d.org_id = c.org_id and d.compartment_id = c.compartment_id
+            );
+        get diagnostics emptied = row_count;
+        erased := erased || jsonb_build_object(
+            'compartments', emptied, 'entire_org', delete_by_scope.entire_org,
+            'source_types', to_jsonb(delete_by_scope.source_types));
+        if delete_by_scope.entire_org then
+            delete from knowledge.audiences as a where a.org_id = asking.org_id;
+            delete from knowledge.tags as t where t.org_id = asking.org_id;
+            for index_name in
+                delete from knowledge_private.promoted as p where p.org_id = asking.org_id returning p.index_name
+            loop
+                execute format('drop index if exists knowledge.%I', index_name);
+            end loop;
+            update knowledge.orgs as o
+            set status = 'offboarded', offboarded_at = now(), active_model = null
+            where o.org_id = asking.org_id;
+        end if;
+        if delete_by_scope.dry_run then
+            raise exception using errcode = 'KB000', message = 'dry run';
+        end if;
+        entry := knowledge_private.audit(asking.org_id, 'delete_by_scope', erased);
+    exception when sqlstate 'KB000' then
+        null;
+    end;
+
+    return query
+    select
+        delete_by_scope.dry_run, r.documents, r.chunks, r.vectors, r.versions, r.staged_chunks, r.compartments,
+        entry.entry, encode(entry.digest, 'hex')
+    from jsonb_to_record(erased) as r (
+        documents bigint, chunks bigint, vectors bigint, versions bigint, staged_chunks bigint, compartments bigint
+    );
+end
+$$;
+
+comment on function knowledge.delete_by_scope(boolean, boolean, text[]) is
+'Erases every document of the context''s org and exact scope (without a scope: the org-wide ones), of source_types or of
+all, with versions, chunks, vectors and whatever is being ingested. entire_org: all scopes, the vocabulary and the org''s
+index too, and the org is offboarded: its name is never used again (KB011). dry_run, the default, only counts. Returns the
+counts and, when it was done, the receipt: number and digest (hex) of the entry in audit_log, whose details hold a digest
+over the identities of what was erased. KB005 for entire_org together with a scope or source_types.';
+revoke all on function knowledge.delete_by_scope(boolean, boolean, text[]) from public;
+grant execute on function knowledge.delete_by_scope(boolean, boolean, text[]) to knowledge_admin;
+
+-- ---- sql/62_lifecycle/16_verify_audit_log.sql
+create function knowledge.verify_audit_log(receipt text default null)
+returns table (intact boolean, entries bigint, broken_at bigint, receipt_entry bigint)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    org knowledge.orgs;
+begin
+    select o.* into org from knowledge.orgs as o where o.org_id = asking.org_id;
+    select min(c.entry)
+    into broken_at
+    from (
+        select
+            a.entry,
+            a.entry = row_number() over w
+            and a.previous = lag(a.digest, 1, '\x'::bytea) over w
+            and a.digest = knowledge_private.audit_digest(a) as good
+        from knowledge.audit_log as a
+        where a.org_id = asking.org_id
+        window w as (order by a.entry)
+    ) as c
+    where not c.good;
+    select count(*) into entries from knowledge.audit_log as a where a.org_id = asking.org_id;
+    -- Cut off or added to at the end, the chain is not as long as the org remembers; with another last entry, it is.
+    if broken_at is null and (entries, coalesce((
+        select a.digest from knowledge.audit_log as a where a.org_id = asking.org_id order by a.entry desc limit 1
+    ), '\x')) is distinct from (coalesce(org.audit_entries, 0), coalesce(org.audit_head, '\x')) then
+        broken_at := case
+            when entries = org.audit_entries then entries
+            else least(entries, coalesce(org.audit_entries, 0)) + 1
+        end;
+    end if;
+    select a.entry
+    into receipt_entry
+    from knowledge.audit_log as a
+    where a.org_id = asking.org_id and encode(a.digest, 'hex') = verify_audit_log.receipt;
+    intact := broken_at is null and (verify_audit_log.receipt is null or receipt_entry is not null);
+    return next;
+end
+$$;
+
+comment on function knowledge.verify_audit_log(text) is
+'Walks the chain of the context''s org in audit_log: intact, number of entries, first entry that is changed, missing or
+out of order. With a receipt also which entry it is; a receipt that is in no entry means the log is not intact. Keep
+receipts outside the database: one proves the whole log before it.';
+revoke all on function knowledge.verify_audit_log(text) from public;
+grant execute on function knowledge.verify_audit_log(text) to knowledge_admin;
+
+-- ---- sql/63_models/10_register_model.sql
+create function knowledge.register_model(name text, dimensions integer, fingerprint text)
+returns integer
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    model knowledge.models;
+    vectors text;
+begin
+    perform knowledge_private.check_label(register_model.name, 'name');
+    perform knowledge_private.check_label(register_model.fingerprint, 'fingerprint');
+    if register_model.dimensions is null or register_model.dimensions not between 1 and 4000 then
+        perform knowledge_private.fail('KB005', 'dimensions must be from 1 to 4000');
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('pg_knowledge models', 0));
+    select m.* into model
+    from knowledge.models as m
+    where register_model.fingerprint = m.fingerprint or register_model.name = m.name;
+    if found then
+        if (model.name, model.dimensions, model.fingerprint)
+            is distinct from (register_model.name, register_model.dimensions, register_model.fingerprint)
+        then
+            perform knowledge_private.fail('KB007', 'a model with this name or fingerprint is registered differently',
+                to_jsonb(model), 'Another fingerprint is another model: give it a name of its own.');
+        end if;
+        return model.model_id;
+    end if;
+
+    insert into knowledge.models as m (name, dimensions, fingerprint)
+    values (register_model.name, register_model.dimensions, register_model.fingerprint)
+    returning m.* into model;
+    vectors := knowledge_private.vector_table(model.model_id);
+    execute format(
+        'create table %s ('
+        'org_id text collate "C" not null, '
+        'chunk_id uuid not null, '
+        'document_id uuid not null, '
+        'compartment_id integer not null, '
+        'embedding %s.halfvec(%s) not null, '
+        'primary key (org_id, chunk_id), '
+        'foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade'
+        ') with (fillfactor = 90)',
+        vectors, knowledge_private.vector_schema(), model.dimensions);
+    execute format('alter table %s alter column embedding set storage plain', vectors);
+    execute format('alter table %s alter column org_id set statistics 0', vectors);
+    execute format('create index on %s (compartment_id, org_id)', vectors);
+    execute format('create index on %s (document_id, org_id)', vectors);
+    execute format('comment on table %s is %L', vectors, 'Unit vectors of the live chunks by model ' || model.name || '.');
+    execute format('comment on column %s.org_id is %L', vectors, 'The tenant.');
+    execute format('comment on column %s.chunk_id is %L', vectors, 'The chunk.');
+    execute format('comment on column %s.document_id is %L', vectors, 'Of which document.');
+    execute format('comment on column %s.compartment_id is %L', vectors, 'The compartment of the document.');
+    execute format('comment on column %s.embedding is %L', vectors, 'Of heading and body, normalised to length 1.');
+    perform knowledge_private.protect_compartment(vectors::regclass);
+    return model.model_id;
+end
+$$;
+
+comment on function knowledge.register_model(text, integer, text) is
+'Registers an embedding model and makes its table vectors_<model_id>; returns model_id. fingerprint is what the embedder
+will present: it must change whenever the vectors for the same text would. Repeating the call answers the same model.
+KB005 malformed argument, KB007 the name or fingerprint is registered with other values.';
+revoke all on function knowledge.register_model(text, integer, text) from public;
+grant execute on function knowledge.register_model(text, integer, text) to knowledge_admin;
+
+-- ---- sql/64_maintenance/01_count_lexemes.sql
+-- Counting common lexemes, one compartment at a time: what a caller's search sums is what the caller may read.
+
+create function knowledge_private.count_lexemes(compartment knowledge.compartments)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from knowledge_private.lexeme_counts as l
+    where l.org_id = compartment.org_id and l.compartment_id = compartment.compartment_id;
+    insert into knowledge_private.lexeme_counts (org_id, compartment_id, lexeme, chunks)
+    select compartment.org_id, compartment.compartment_id, s.word, s.ndoc
+    from ts_stat(format('select c.tsv from knowledge.chunks as c where c.org_id = %L and c.compartment_id = %L',
+        compartment.org_id, compartment.compartment_id)) as s
+    where s.ndoc * 100 >= compartment.chunks;
+    update knowledge.compartments as c set counted_chunks = compartment.chunks
+    where c.org_id = compartment.org_id and c.compartment_id = compartment.compartment_id;
+end
+$$;
+
+comment on function knowledge_private.count_lexemes(knowledge.compartments) is
+'Counts the lexemes of a compartment anew and keeps those in at least a hundredth of its chunks.';
+revoke all on function knowledge_private.count_lexemes(knowledge.compartments) from public;
+
+-- ---- sql/64_maintenance/10_maintain.sql
+create function knowledge.maintain()
+returns table (task text, done bigint)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    version knowledge.versions;
+    compartment knowledge.compartments;
+begin
+    task := 'versions expired';
+    done := 0;
+    for version in
+        select v.* from knowledge.versions as v
+        where
+            v.state = 'ingesting'
+            and v.lease_expires_at < knowledge_private.clock() - (select s.abandoned from knowledge_private.settings as s)
+        order by v.org_id, v.version_id
+        for no key update skip locked
+    loop
+        perform knowledge_private.end_version(version, 'aborted');
+        done := done + 1;
+    end loop;
+    return next;
+
+    task := 'compartments counted';
+    done := 0;
+    for compartment in
+        select c.* from knowledge.compartments as c
+        where
+            c.chunks > (select s.candidates from knowledge_private.settings as s) / 10
+            and abs(c.chunks - c.counted_chunks) > c.chunks / 10
+        order by c.org_id, c.compartment_id
+    loop
+        perform knowledge_private.count_lexemes(compartment);
+        done := done + 1;
+    end loop;
+    return next;
+end
+$$;
+
+comment on function knowledge.maintain() is
+'What is to be done now and then for the whole database, by a role that may become knowledge_owner: ends versions whose
+lease ran out longer ago than the setting abandoned, and counts the common lexemes of compartments that have grown or
+shrunk by a tenth, which keeps questions to large orgs quick. Never needed for a right answer. Returns how much was done.';
+revoke all on function knowledge.maintain() from public;
+grant execute on function knowledge.maintain() to knowledge_owner;
+
+-- ---- sql/90_finish/01_version.sql
+create function knowledge.version()
+returns text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select m.version from knowledge.migrations as m order by m.applied_at desc, m.version desc limit 1
+$$;
+
+comment on function knowledge.version() is 'The version of pg_knowledge in this database.';
+revoke all on function knowledge.version() from public;
+grant execute on function knowledge.version() to knowledge_reader, knowledge_trusted;
+
+-- ---- sql/90_finish/02_ledger.sql
+insert into knowledge.migrations (version, checksum, granted_usage)
+values ('0.1.0', 'fd3aada8dd9484c2a78210dbd344440ad43028dbb2e8b2f9a8346e046d71ec88', current_setting('pg_knowledge.granted_usage')::text[]);

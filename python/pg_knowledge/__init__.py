@@ -1,0 +1,46 @@
+"""pg_knowledge: a permission-aware knowledge base inside PostgreSQL, and its Python driver.
+
+with ConnectionPool(url) as pool:
+    kb = Knowledge(pool, Context("acme", ["hr"]), embedder=LocalEmbedder())
+    kb.ingest("wiki", "leave", text, audience=["staff"], title="Leave policy")
+    for hit in kb.search("how many days off do I get?"):
+        print(hit.rank, hit.title, hit.heading, hit.body)
+"""
+
+from .chunking import Chunk, chunk_text
+from .client import Knowledge
+from .embedding import Embedder
+from .errors import KnowledgeError
+from .migrate import installed_version, migrate
+from .render import render_context
+from .types import (
+    Context,
+    Deletion,
+    Erasure,
+    Hit,
+    IngestReport,
+    SearchResult,
+    Source,
+    SourceStats,
+    Token,
+)
+
+__all__ = [
+    "Chunk",
+    "Context",
+    "Deletion",
+    "Embedder",
+    "Erasure",
+    "Hit",
+    "IngestReport",
+    "Knowledge",
+    "KnowledgeError",
+    "SearchResult",
+    "Source",
+    "SourceStats",
+    "Token",
+    "chunk_text",
+    "installed_version",
+    "migrate",
+    "render_context",
+]

@@ -1,0 +1,337 @@
+"""The command pg-knowledge."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import psycopg
+
+from .client import Knowledge
+from .embedding import Embedder
+from .errors import InvalidArgument, KnowledgeError, database_errors
+from .files import find_documents, read_document
+from .migrate import installed_version, migrate
+from .types import Context, Hit, Token
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; 0 when all of it was done, 1 when something failed, 2 for wrong usage."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KnowledgeError as error:
+        print(f"pg-knowledge: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        return 1
+    except psycopg.Error as error:
+        print(f"pg-knowledge: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("pg-knowledge: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pg-knowledge", description="A permission-aware knowledge base inside PostgreSQL."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    database = argparse.ArgumentParser(add_help=False)
+    database.add_argument(
+        "--database",
+        metavar="URL",
+        default=os.environ.get("DATABASE_URL", ""),
+        help="connection string (default: DATABASE_URL, else the PG* variables of libpq)",
+    )
+    database.add_argument("--json", action="store_true", help="print JSON, one value a line")
+
+    caller = argparse.ArgumentParser(add_help=False, parents=[database])
+    who = caller.add_argument_group("who is asking")
+    who.add_argument("--org", help="the tenant")
+    who.add_argument(
+        "--grant", action="append", default=[], metavar="TAG", help="a tag held; repeatable"
+    )
+    who.add_argument("--scope", help="the part of the tenant")
+    who.add_argument(
+        "--token",
+        default=os.environ.get("PG_KNOWLEDGE_TOKEN"),
+        help="a token of knowledge.issue_token instead (default: PG_KNOWLEDGE_TOKEN)",
+    )
+    embedder = argparse.ArgumentParser(add_help=False)
+    embedder.add_argument(
+        "--embedder",
+        default="local",
+        help="'local', 'none', or module:name of an Embedder or of a callable that makes one",
+    )
+
+    command = commands.add_parser("migrate", parents=[database], help="install pg_knowledge")
+    command.set_defaults(run=_migrate)
+
+    command = commands.add_parser(
+        "register-model", parents=[caller, embedder], help="register the embedder's model"
+    )
+    command.set_defaults(run=_register_model)
+
+    command = commands.add_parser(
+        "ingest", parents=[caller, embedder], help="publish files, or what has changed in them"
+    )
+    command.add_argument("paths", nargs="+", type=Path, help=".md and .txt files, or folders")
+    command.add_argument("--source-type", default="file", help="kind of source (default: file)")
+    command.add_argument(
+        "--audience", action="append", metavar="NAME", help="whom the documents are for; repeatable"
+    )
+    command.add_argument("--visibility", help="label (default: org)")
+    command.add_argument("--language", help="text search configuration (default: the org's)")
+    command.set_defaults(run=_ingest)
+
+    command = commands.add_parser("search", parents=[caller, embedder], help="ask a question")
+    command.add_argument("query")
+    command.add_argument("-k", type=int, default=5, help="how many answers (default: 5)")
+    command.add_argument("--mode", default="hybrid", choices=["hybrid", "vector", "keyword"])
+    command.add_argument("--source-type", action="append", help="only this kind; repeatable")
+    command.add_argument("--visibility", action="append", help="a label to see; repeatable")
+    command.add_argument("--metadata", type=_json_object, help="JSON object to be contained")
+    command.set_defaults(run=_search)
+
+    command = commands.add_parser("sources", parents=[caller], help="list the documents")
+    command.add_argument("--source-type", action="append", help="only this kind; repeatable")
+    command.set_defaults(run=_sources)
+
+    command = commands.add_parser("delete", parents=[caller], help="erase one document")
+    command.add_argument("source_type")
+    command.add_argument("source_id")
+    command.set_defaults(run=_delete)
+
+    command = commands.add_parser(
+        "demo", help="the whole of it, on an embedded server of its own that is gone afterwards"
+    )
+    command.add_argument("--docs", type=Path, metavar="FOLDER", help="folder of .md and .txt files")
+    command.set_defaults(run=_demo)
+    return parser
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _connect(arguments: argparse.Namespace) -> psycopg.Connection[Any]:
+    return psycopg.connect(arguments.database, autocommit=True)
+
+
+def _knowledge(arguments: argparse.Namespace, conn: psycopg.Connection[Any]) -> Knowledge:
+    if arguments.token and not arguments.org:
+        context: Context | Token = Token(arguments.token)
+    elif arguments.org:
+        context = Context(arguments.org, tuple(arguments.grant), arguments.scope)
+    else:
+        raise InvalidArgument("say who is asking: --org, or --token")
+    embedder = _embedder(getattr(arguments, "embedder", "none"))
+    return Knowledge(
+        conn, context, embedder=embedder, writer=f"pg-knowledge@{socket.gethostname()}"
+    )
+
+
+def _embedder(name: str) -> Embedder | None:
+    if name == "none":
+        return None
+    if name == "local":
+        from .local import LocalEmbedder
+
+        return LocalEmbedder()
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument(f"--embedder {name}: {error}") from error
+    embedder = found
+    if isinstance(found, type) or not isinstance(found, Embedder):
+        try:
+            embedder = found()
+        except Exception as error:
+            raise InvalidArgument(f"--embedder {name}: {error}") from error
+    if not isinstance(embedder, Embedder):
+        raise InvalidArgument(f"--embedder {name} is not an Embedder")
+    return embedder
+
+
+def _migrate(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        before = installed_version(conn)
+        version = migrate(conn) if before is None else before
+    _print(arguments, {"version": version, "applied": before is None})
+    return 0
+
+
+def _register_model(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        _print(arguments, {"model_id": _knowledge(arguments, conn).register_model()})
+    return 0
+
+
+def _ingest(arguments: argparse.Namespace) -> int:
+    failed = 0
+    with _connect(arguments) as conn:
+        knowledge = _knowledge(arguments, conn)
+        files = [(found, base) for base in arguments.paths for found in find_documents(base)]
+        if not files:
+            raise InvalidArgument("no .md or .txt file there")
+        bar = Bar(sys.stderr, len(files))
+        for path, base in files:
+            source_id = path.relative_to(base).as_posix() if base.is_dir() else path.name
+            shown = source_id.encode(errors="backslashreplace").decode()  # a name may be no text
+            try:
+                document = read_document(path)
+                report = knowledge.ingest(
+                    arguments.source_type,
+                    source_id,
+                    document.text,
+                    audience=arguments.audience,
+                    visibility=arguments.visibility,
+                    title=document.title,
+                    language=arguments.language,
+                    format=document.format,
+                    on_progress=bar.part,
+                )
+                outcome = {"source_id": shown, **dataclasses.asdict(report)}
+            except KnowledgeError as error:
+                failed += 1
+                outcome = {"source_id": shown, "error": str(error), "code": error.code}
+            bar.step()
+            if arguments.json:
+                _print(arguments, outcome)
+            elif "error" in outcome:
+                print(f"{shown}: failed: {outcome['error']}", file=sys.stderr)
+            else:
+                print(
+                    f"{shown}: {outcome['chunks']} chunks"
+                    f" ({outcome['embedded']} embedded, {outcome['reused']} reused,"
+                    f" {outcome['skipped']} unchanged)"
+                )
+        bar.end()
+    if not arguments.json:
+        print(f"{len(files) - failed} of {len(files)} files are live")
+    return 1 if failed else 0
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        result = _knowledge(arguments, conn).search(
+            arguments.query,
+            k=arguments.k,
+            mode=arguments.mode,
+            source_types=arguments.source_type,
+            visibility=arguments.visibility or ("org",),
+            metadata=arguments.metadata,
+        )
+    for hit in result:
+        if arguments.json:
+            _print(arguments, hit)
+        else:
+            print(render_hit(hit))
+    if not result and not arguments.json:
+        print("nothing found")
+    return 0
+
+
+def _sources(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        for source in _knowledge(arguments, conn).list_sources(arguments.source_type):
+            if arguments.json:
+                _print(arguments, source)
+            else:
+                print(
+                    f"{source.source_type}/{source.source_id}: {source.title!r},"
+                    f" {source.chunks} chunks, for {', '.join(source.audience)}"
+                )
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        knowledge = _knowledge(arguments, conn)
+        _print(arguments, knowledge.delete_source(arguments.source_type, arguments.source_id))
+    return 0
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from .demo import run
+
+    with database_errors():
+        run(arguments.docs)
+    return 0
+
+
+def _print(arguments: argparse.Namespace, value: Any) -> None:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if arguments.json:
+        print(json.dumps(value, default=str, ensure_ascii=False))
+    else:
+        print(", ".join(f"{key} {item}" for key, item in value.items()))
+
+
+def render_hit(hit: Hit) -> str:
+    """A hit for a terminal: rank, citation, why, and the beginning of the text."""
+    why = [
+        f"{leg} rank {rank}"
+        for leg, rank in (("vector", hit.vector_rank), ("keyword", hit.keyword_rank))
+        if rank is not None
+    ]
+    where = f"{hit.source_type}/{hit.source_id}, characters {hit.char_start}-{hit.char_end}"
+    text = " ".join(hit.body.split())
+    return (
+        f"{hit.rank:>3}. {hit.title} · {hit.heading or '(no heading)'}\n"
+        f"     {where}; {', '.join(why)}; score {hit.score:.4f}\n"
+        f"     {text[:160]}{'…' if len(text) > 160 else ''}"
+    )
+
+
+class Bar:
+    """A progress bar on a terminal; on anything else, silence."""
+
+    def __init__(self, stream: TextIO, total: int) -> None:
+        self._stream = stream if stream.isatty() else None
+        self._total = total
+        self._done = 0
+
+    def part(self, done: int, total: int) -> None:
+        """done of total chunks of the current document."""
+        self._draw(self._done + done / total)
+
+    def step(self) -> None:
+        """The current document is finished."""
+        self._done += 1
+        self._draw(self._done)
+
+    def end(self) -> None:
+        """Leaves the line clean."""
+        self._write("")
+
+    def _draw(self, done: float) -> None:
+        filled = int(30 * done / self._total)
+        self._write(f"[{'#' * filled}{'.' * (30 - filled)}] {self._done}/{self._total} documents")
+
+    def _write(self, text: str) -> None:
+        if self._stream:
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

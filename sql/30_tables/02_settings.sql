@@ -1,0 +1,68 @@
+-- Thresholds and intervals of this database, in one row that knowledge_owner may update, and the clock that reads it.
+
+create table knowledge_private.settings (
+    only_row boolean primary key default true check (only_row),
+    exact_rows integer not null default 10000 check (exact_rows >= 0),
+    index_share real not null default 0.1 check (index_share between 0 and 1),
+    scanned_chunks integer not null default 2000 check (scanned_chunks >= 0),
+    candidates integer not null default 5000 check (candidates >= 1),
+    long_list integer not null default 1000 check (long_list >= 0),
+    lease interval not null default interval '2 minutes' check (lease > interval '0'),
+    abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
+    longest_token interval not null default interval '24 hours' check (longest_token > interval '0'),
+    clock_offset interval not null default interval '0'
+);
+
+comment on table knowledge_private.settings is 'One row of settings of this database.';
+comment on column knowledge_private.settings.only_row is 'Keeps the table at one row.';
+comment on column knowledge_private.settings.exact_rows is
+'Up to this many permitted vectors a search is exact, also in an org that has an index of its own.';
+comment on column knowledge_private.settings.index_share is
+'The index of an org is used only when the permitted vectors are at least this share of it.';
+comment on column knowledge_private.settings.scanned_chunks is
+'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
+comment on column knowledge_private.settings.candidates is
+'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+comment on column knowledge_private.settings.long_list is
+'More compartments than this are written as a subquery and not as a literal list.';
+comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
+comment on column knowledge_private.settings.abandoned is
+'maintain() ends a version that is being ingested when its lease ran out this long ago.';
+comment on column knowledge_private.settings.longest_token is 'The longest time a token may live.';
+comment on column knowledge_private.settings.clock_offset is
+'Added to clock_timestamp() for leases and tokens; tests move it instead of waiting.';
+
+insert into knowledge_private.settings default values;
+
+create function knowledge_private.clock()
+returns timestamptz
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select clock_timestamp() + s.clock_offset from knowledge_private.settings as s
+$$;
+
+comment on function knowledge_private.clock() is 'The time that leases and tokens are measured by.';
+revoke all on function knowledge_private.clock() from public;
+
+create function knowledge_private.new_id()
+returns uuid
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Version 7 of RFC 9562: 48 bits of milliseconds, then random bits; PostgreSQL has uuidv7() only from 18 on.
+    select encode(
+        set_byte(
+            overlay(uuid_send(gen_random_uuid())
+                placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                from 1 for 6),
+            6, (get_byte(r.bytes, 6) & 15) | 112),
+        'hex')::uuid
+    from (select uuid_send(gen_random_uuid()) as bytes) as r
+$$;
+
+comment on function knowledge_private.new_id() is
+'A new uuid of version 7: ordered by time of creation, counting nothing.';
+revoke all on function knowledge_private.new_id() from public;

@@ -1,0 +1,111 @@
+-- What is searched: live chunks only. Their text, their position and (made by register_model) their vectors are three
+-- tables, so that a chunk that moves within its document rewrites one narrow row and no index of text or vectors.
+
+create table knowledge.chunks (
+    org_id text collate "C" not null,
+    chunk_id uuid not null,
+    document_id uuid not null,
+    compartment_id integer not null,
+    heading text not null,
+    body text not null check (body ~ '\S'),
+    tsv tsvector not null,
+    words integer not null,
+    tokens integer,
+    content_hash bytea not null,
+    primary key (org_id, chunk_id)
+);
+
+-- What is ranked by words stays in the row as it is; a body that makes the row too long goes out of it first.
+alter table knowledge.chunks alter column tsv set storage main;
+
+create index chunks_compartment on knowledge.chunks (compartment_id, org_id);
+create index chunks_content on knowledge.chunks (content_hash);
+create index chunks_tsv on knowledge.chunks using gin (tsv);
+
+comment on table knowledge.chunks is
+'The live chunks. Readers see those in compartments that they may open: exactly what search could show.';
+comment on column knowledge.chunks.org_id is 'The tenant.';
+comment on column knowledge.chunks.chunk_id is 'The chunk; it keeps its id as long as its text stays.';
+comment on column knowledge.chunks.document_id is 'Of which document.';
+comment on column knowledge.chunks.compartment_id is 'The compartment of the document.';
+comment on column knowledge.chunks.heading is 'Heading trail, outermost first; may be empty.';
+comment on column knowledge.chunks.body is 'The text, as it stands in the source.';
+comment on column knowledge.chunks.tsv is 'Heading with weight A and body with weight B, in the document''s language.';
+comment on column knowledge.chunks.words is 'Number of positions in tsv: the length that BM25 uses.';
+comment on column knowledge.chunks.tokens is 'Length in tokens as the writer counted it.';
+comment on column knowledge.chunks.content_hash is
+'sha256 of org, heading and body: the key for reuse, which never meets another org''s.';
+
+create table knowledge.positions (
+    org_id text collate "C" not null,
+    document_id uuid not null,
+    ordinal integer not null check (ordinal >= 0),
+    chunk_id uuid not null,
+    compartment_id integer not null,
+    content_hash bytea not null,
+    words integer not null,
+    char_start integer,
+    char_end integer,
+    primary key (org_id, document_id, ordinal),
+    foreign key (org_id, document_id) references knowledge.documents (org_id, document_id),
+    foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
+) with (fillfactor = 80);
+
+create unique index positions_chunk on knowledge.positions (chunk_id, org_id);
+
+comment on table knowledge.positions is 'Where each live chunk stands in its document.';
+comment on column knowledge.positions.org_id is 'The tenant.';
+comment on column knowledge.positions.document_id is 'The document.';
+comment on column knowledge.positions.ordinal is '0, 1, 2 … within the document, without gaps.';
+comment on column knowledge.positions.chunk_id is 'The chunk.';
+comment on column knowledge.positions.compartment_id is 'The compartment of the document.';
+comment on column knowledge.positions.content_hash is 'As in chunks, so that comparing a document reads no text.';
+comment on column knowledge.positions.words is 'As in chunks, so that counting a document reads no text.';
+comment on column knowledge.positions.char_start is 'First character in the source, from 0.';
+comment on column knowledge.positions.char_end is 'One after the last character in the source.';
+
+-- The vectors of staged chunks are of the version's model, so the column has no fixed length.
+create table knowledge_private.staged_chunks (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    ordinal integer not null,
+    heading text not null,
+    body text not null,
+    tsv tsvector not null,
+    words integer not null,
+    tokens integer,
+    content_hash bytea not null,
+    char_start integer,
+    char_end integer,
+    embedding halfvec,
+    primary key (org_id, version_id, ordinal),
+    foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
+);
+
+comment on table knowledge_private.staged_chunks is 'The chunks of versions that are being ingested.';
+comment on column knowledge_private.staged_chunks.org_id is 'The tenant.';
+comment on column knowledge_private.staged_chunks.version_id is 'The version.';
+comment on column knowledge_private.staged_chunks.ordinal is 'Position in the document.';
+comment on column knowledge_private.staged_chunks.heading is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.body is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.tsv is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.words is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.tokens is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.content_hash is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.char_start is 'As in positions.';
+comment on column knowledge_private.staged_chunks.char_end is 'As in positions.';
+comment on column knowledge_private.staged_chunks.embedding is 'Unit vector of the version''s model; null until stored.';
+
+create type knowledge_private.measured as (
+    chunk_id uuid,
+    measure double precision
+);
+
+comment on type knowledge_private.measured is 'A chunk and how well it fits a question, by one leg of a search.';
+
+-- Whatever the statistics say, no org is taken for empty: its rows are estimated as a two-hundredth of the table.
+alter table knowledge.documents alter column org_id set statistics 0;
+alter table knowledge.versions alter column org_id set statistics 0;
+alter table knowledge.chunks alter column org_id set statistics 0;
+alter table knowledge.positions alter column org_id set statistics 0;
+alter table knowledge_private.staged_chunks alter column org_id set statistics 0;

@@ -1,0 +1,79 @@
+-- What a search may ask for.
+
+create function knowledge_private.check_search(
+    query text, embedding vector, k integer, mode text, metadata jsonb, options jsonb
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    option record;
+begin
+    if k is null or k not between 1 and 1000 then
+        perform knowledge_private.fail('KB005', 'k must be from 1 to 1000');
+    end if;
+    if mode is null or mode not in ('hybrid', 'vector', 'keyword') then
+        perform knowledge_private.fail('KB005', 'mode must be hybrid, vector or keyword');
+    end if;
+    if length(query) > 10000 then
+        perform knowledge_private.fail('KB005', 'query is longer than 10000 characters');
+    end if;
+    if mode = 'vector' and embedding is null then
+        perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
+    end if;
+    if coalesce(query, '') !~ '\S' and (mode = 'keyword' or embedding is null) then
+        perform knowledge_private.fail('KB005', 'query is blank');
+    end if;
+    if metadata is not null and jsonb_typeof(metadata) <> 'object' then
+        perform knowledge_private.fail('KB005', 'metadata must be a json object');
+    end if;
+    perform knowledge_private.check_keys(options,
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'language', 'plan'], 'options');
+    for option in select o.key, o.value from jsonb_each(options) as o loop
+        if option.key in ('rrf_k', 'vector_weight', 'keyword_weight') then
+            if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000' then
+                perform knowledge_private.fail('KB005', format('%s must be a number from 0 to 1000000', option.key));
+            end if;
+        elsif jsonb_typeof(option.value) <> 'string' then
+            perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
+        end if;
+    end loop;
+    if options ->> 'plan' not in ('auto', 'exact') then
+        perform knowledge_private.fail('KB005', 'plan must be auto or exact');
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) is
+'KB005 unless the arguments of a search make sense together.';
+revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) from public;
+
+create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
+returns knowledge.models
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model knowledge.models;
+begin
+    if embedding is null then
+        return null;
+    end if;
+    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+    if fingerprint is null or (model.model_id is not null and fingerprint <> model.fingerprint) then
+        perform knowledge_private.fail('KB007', 'this embedding is not of the org''s model',
+            jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
+            'Embed the question with the org''s model and name its fingerprint.');
+    end if;
+    perform knowledge_private.check_vector(model, embedding);
+    return model;
+end
+$$;
+
+comment on function knowledge_private.search_model(knowledge.orgs, vector, text) is
+'The model to search with; null without an embedding or in an org without a model. KB007 when fingerprint is missing or
+another''s, KB005 for a zero vector.';
+revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;

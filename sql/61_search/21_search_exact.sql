@@ -1,0 +1,117 @@
+create function knowledge.search_exact(
+    query text default null,
+    embedding vector default null,
+    k integer default 10,
+    mode text default 'hybrid',
+    source_types text[] default null,
+    visibility text[] default '{org}',
+    metadata jsonb default null,
+    fingerprint text default null,
+    options jsonb default '{}'
+)
+returns table (
+    rank integer,
+    score double precision,
+    chunk_id uuid,
+    vector_rank integer,
+    vector_distance double precision,
+    keyword_rank integer,
+    keyword_score double precision
+)
+language plpgsql
+stable
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    org knowledge.orgs;
+    model knowledge.models;
+    asked record;
+    vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
+begin
+    -- What search_scoped refuses is refused here too; under no label it finds nothing.
+    perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
+    select o.* into org from knowledge.orgs as o;
+    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+    asked := knowledge.parse_query(
+        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        coalesce(options ->> 'language', org.language, 'pg_catalog.english'));
+    if mode <> 'keyword' and embedding is not null and model.model_id is not null then
+        vectors := format(
+            'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
+            'from knowledge.%2$I as v',
+            (
+                select n.nspname from pg_extension as e
+                inner join pg_namespace as n on n.oid = e.extnamespace
+                where e.extname = 'vector'
+            ),
+            'vectors_' || model.model_id);
+    end if;
+
+    -- Row-level security is all that decides here which chunks there are.
+    return query execute
+        'with permitted as ('
+        '    select c.chunk_id, c.tsv, c.words, d.metadata'
+        '    from knowledge.chunks as c'
+        '    inner join knowledge.documents as d on d.document_id = c.document_id'
+        '    inner join knowledge.compartments as m on m.compartment_id = c.compartment_id'
+        '    where ($3 is null or m.source_type = any ($3)) and m.visibility = any ($4)'
+        '), wanted as ('
+        '    select p.* from permitted as p'
+        '    where ($5 is null or p.metadata @> $5) and ($9 is null or not p.tsv @@ $9)'
+        '), distances as (' || vectors || -- lint: literal
+        '), vector_leg as ('
+        '    select w.chunk_id, v.distance, row_number() over (order by v.distance, w.chunk_id) as place'
+        '    from wanted as w inner join distances as v on v.chunk_id = w.chunk_id'
+        '), frequencies as ('
+        '    select p.chunk_id, p.words, q.lexeme, q.repeats, cardinality(u.positions)::double precision as tf'
+        '    from permitted as p'
+        '    cross join lateral unnest(p.tsv) as u'
+        '    inner join unnest($6, $7) as q (lexeme, repeats) on q.lexeme = u.lexeme'
+        '), totals as ('
+        '    select count(*)::double precision as chunks, sum(p.words)::double precision / count(*) as length'
+        '    from permitted as p having count(*) > 0'
+        '), idf as ('
+        '    select f.lexeme, ln(1 + (t.chunks - count(*) + 0.5) / (count(*) + 0.5)) as idf'
+        '    from frequencies as f cross join totals as t group by f.lexeme, t.chunks'
+        '), scores as ('
+        '    select w.chunk_id, sum('
+        '        f.repeats * i.idf * f.tf * 2.2 / (f.tf + 1.2 * (0.25 + 0.75 * f.words / t.length))'
+        '        order by f.lexeme collate "C") as score'
+        '    from wanted as w inner join frequencies as f on f.chunk_id = w.chunk_id'
+        '    inner join idf as i on i.lexeme = f.lexeme cross join totals as t'
+        '    where $8 is null or w.tsv @@ $8'
+        '    group by w.chunk_id'
+        '), keyword_leg as ('
+        '    select s.chunk_id, s.score, row_number() over (order by s.score desc, s.chunk_id) as place from scores as s'
+        '), fused as ('
+        '    select coalesce(v.chunk_id, w.chunk_id) as chunk_id, v.place as vector_place, v.distance,'
+        '        w.place as keyword_place, w.score,'
+        '        case when v.place <= 200 then $11 / ($10 + v.place) else 0 end'
+        '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
+        '        least(v.place, w.place) <= 200 as counts'
+        '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        ') '
+        'select (row_number() over (order by f.counts desc, f.sum_of_ranks desc,'
+        '        case when not f.counts then f.vector_place end, case when not f.counts then f.keyword_place end,'
+        '        f.chunk_id))::integer as place, f.sum_of_ranks, f.chunk_id,'
+        '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
+        'from fused as f order by place limit $1'
+    using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
+        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
+        coalesce((options ->> 'vector_weight')::double precision, 1),
+        coalesce((options ->> 'keyword_weight')::double precision, 1);
+end
+$$;
+
+comment on function knowledge.search_exact(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) is
+'What search_scoped must answer, written for reading and not for speed: runs with the caller''s own rights under row-level
+security, compares every row, counts every word. Arguments as there; plan is ignored.';
+revoke all on function knowledge.search_exact(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) from public;
+grant execute on function knowledge.search_exact(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) to knowledge_reader;

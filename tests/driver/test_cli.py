@@ -1,0 +1,325 @@
+"""The command pg-knowledge: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+import pg_knowledge
+from pg_knowledge import cli
+from support import Database
+from support.server import INSTALLER
+
+TOY = "support.embedder:ToyEmbedder"
+ENVIRONMENT = {
+    **{k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "PG_KNOWLEDGE_TOKEN")},
+    "PYTHONPATH": os.pathsep.join(
+        [
+            str(Path(__file__).resolve().parents[1]),
+            str(Path(pg_knowledge.__file__).resolve().parents[1]),
+        ]
+    ),
+}
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pg_knowledge.cli", *arguments],
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def run(
+    shared: Database, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command on the shared database in this process: exit code, stdout, stderr."""
+    monkeypatch.delenv("PG_KNOWLEDGE_TOKEN", raising=False)
+    monkeypatch.setenv("DATABASE_URL", shared.uri("app_backend"))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = cli.main(arguments)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two documents, one of them in a folder, and what is none."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "leave.md").write_text("# Leave policy\n\nThirty days off a year.\n")
+    (tmp_path / "sub" / "travel.txt").write_text("Trains, second class.\n")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / ".hidden.md").write_text("hidden\n")
+    return tmp_path
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_migrate(shared: Database) -> None:
+    """As a role that is no superuser: applied once; a bare database says what to do."""
+    with shared.server.database(prepared=False) as fresh:
+        root = fresh.superuser()
+        root.execute("create extension vector")
+        root.execute(
+            f'grant create on database "{fresh.name}" to "{fresh.role(INSTALLER)}"'.encode()
+        )
+        url = fresh.uri(INSTALLER)
+        before = command("sources", "--org", "acme", DATABASE_URL=fresh.uri())
+        assert (before.returncode, before.stdout) == (1, "")
+        assert "not installed" in before.stderr
+        assert "pg-knowledge migrate" in before.stderr
+        for applied in (True, False):
+            done = command("migrate", "--json", "--database", url)
+            assert done.returncode == 0, done.stderr
+            assert lines(done.stdout) == [{"version": "0.1.0", "applied": applied}]
+        assert command("migrate", DATABASE_URL=url).stdout == "version 0.1.0, applied False\n"
+        assert root.execute("select knowledge.version()").fetchone() == ("0.1.0",)
+        with psycopg.connect(url) as conn:
+            query = "select rolsuper from pg_roles where rolname = current_user"
+            assert conn.execute(query).fetchone() == (False,)
+
+
+def test_migrate_without_vector(shared: Database) -> None:
+    """What is missing is said, and nothing is left half installed."""
+    with shared.server.database(prepared=False) as fresh:
+        name = f'"{fresh.name}" to "{fresh.role(INSTALLER)}"'
+        fresh.superuser().execute(f"grant create on database {name}".encode())
+        done = command("migrate", DATABASE_URL=fresh.uri(INSTALLER))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "vector" in done.stderr
+        assert "Traceback" not in done.stderr
+        query = "select count(*) from pg_namespace where nspname like 'knowledge%'"
+        assert fresh.superuser().execute(query).fetchone() == (0,)
+
+
+def test_whole_job(run: Callable[..., Any], folder: Path, org: str) -> None:
+    """register-model, ingest, again, search, sources, delete."""
+    who = ("--org", org)
+    code, out, _ = run("register-model", *who, "--embedder", TOY, "--json")
+    assert (code, lines(out)[0]["model_id"]) == (0, 1)
+
+    ingest = ("ingest", str(folder), *who, "--embedder", TOY, "--audience", "everyone")
+    code, out, err = run(*ingest)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "leave.md: 1 chunks (1 embedded, 0 reused, 0 unchanged)",
+        "sub/travel.txt: 1 chunks (1 embedded, 0 reused, 0 unchanged)",
+        "2 of 2 files are live",
+    ]
+    code, out, _ = run(*ingest, "--json")
+    assert code == 0
+    assert [(r["source_id"], r["skipped"], r["live"]) for r in lines(out)] == [
+        ("leave.md", 1, True),
+        ("sub/travel.txt", 1, True),
+    ]
+
+    code, out, _ = run("search", "days off", *who, "--embedder", TOY, "-k", "1")
+    assert code == 0
+    assert out.splitlines()[0] == "  1. Leave policy · Leave policy"
+    assert "file/leave.md, characters 0-39; " in out
+    code, out, _ = run("search", "days off", *who, "--embedder", "none", "--json")
+    (hit,) = lines(out)
+    assert (code, hit["title"], hit["legs"]) == (0, "Leave policy", ["keyword"])
+    code, out, _ = run("search", "nothing", *who, "--embedder", "none")
+    assert (code, out) == (0, "nothing found\n")
+    code, out, _ = run("search", "nothing", *who, "--embedder", "none", "--json")
+    assert (code, out) == (0, "")
+
+    code, out, _ = run("sources", *who)
+    assert out.splitlines() == [
+        "file/leave.md: 'Leave policy', 1 chunks, for everyone",
+        "file/sub/travel.txt: 'travel', 1 chunks, for everyone",
+    ]
+    assert [source["source_id"] for source in lines(run("sources", *who, "--json")[1])] == [
+        "leave.md",
+        "sub/travel.txt",
+    ]
+    code, out, _ = run("delete", "file", "leave.md", *who, "--json")
+    assert (code, lines(out)[0]["chunks"], len(lines(out)[0]["receipt"])) == (0, 1, 64)
+    code, out, err = run("delete", "file", "leave.md", *who)
+    assert (code, out) == (1, "")
+    assert err.startswith("pg-knowledge: ")
+
+
+def test_broken_files(run: Callable[..., Any], folder: Path, org: str) -> None:
+    """A file that cannot be read is named; the others are live; the exit code is 1."""
+    (folder / "empty.md").write_text(" \n")
+    (folder / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    (folder / "nul.md").write_bytes(b"a\0b")
+    Path(os.fsdecode(os.fsencode(folder) + b"/name\xff.md")).write_text("text\n")
+    ingest = ("ingest", str(folder), "--org", org, "--embedder", TOY, "--audience", "everyone")
+    code, out, err = run(*ingest, "--json")
+    assert (code, err) == (1, "")
+    outcomes = {outcome["source_id"]: outcome for outcome in lines(out)}
+    assert len(outcomes) == 6
+    failed = {name for name, outcome in outcomes.items() if "error" in outcome}
+    assert failed == {"empty.md", "latin.txt", "nul.md", "name\\udcff.md"}
+    assert "not UTF-8" in outcomes["latin.txt"]["error"]
+    live = [source["source_id"] for source in lines(run("sources", "--org", org, "--json")[1])]
+    assert live == ["leave.md", "sub/travel.txt"]
+    code, out, err = run(*ingest)
+    assert code == 1
+    assert out.splitlines()[-1] == "2 of 6 files are live"
+    assert "empty.md: failed: " in err
+
+
+def test_broken_files_in_a_process_of_its_own(shared: Database, folder: Path, org: str) -> None:
+    """The same with real streams: no traceback, whatever the name of the file."""
+    (folder / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    Path(os.fsdecode(os.fsencode(folder) + b"/name\xff.md")).write_text("text\n")
+    ingest = ("ingest", str(folder), "--org", org, "--embedder", TOY, "--audience", "everyone")
+    for more in ((), ("--json",)):
+        done = command(*ingest, *more, DATABASE_URL=shared.uri("app_backend"))
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "name\\udcff.md" in done.stdout.replace("\\\\", "\\") + done.stderr
+        assert "leave.md" in done.stdout
+        assert "sub/travel.txt" in done.stdout
+
+
+def test_an_embedder_that_breaks(run: Callable[..., Any], folder: Path, org: str) -> None:
+    """One error line for each document, not a traceback."""
+    code, out, err = run(
+        "ingest", str(folder), "--org", org, "--audience", "everyone", "--json", "--embedder",
+        "support.embedder:BrokenEmbedder",
+    )  # fmt: skip
+    assert (code, len(lines(out)), err) == (1, 2, "")
+    assert all("out of order" in outcome["error"] for outcome in lines(out))
+
+
+def test_token_instead_of_org(
+    run: Callable[..., Any], shared: Database, folder: Path, org: str
+) -> None:
+    """A reader with a token, by option and by environment; an org given by name comes first."""
+    run("ingest", str(folder), "--org", org, "--embedder", "none", "--audience", "everyone")
+    trusted = shared.connect("app_trusted")
+    row = trusted.execute("select knowledge.issue_token(%s, '{}')", (org,)).fetchone()
+    assert row
+    url = ("--database", shared.uri("app_reader"))
+    search = ("search", "days", "--json", "--embedder", "none", *url)
+    code, out, _ = run(*search, "--token", row[0])
+    assert (code, len(lines(out))) == (0, 1)
+    code, _, err = run(*search, "--token", row[0][:-1] + "x")
+    assert (code, "token refused" in err) == (1, True)
+    done = command(*search, PG_KNOWLEDGE_TOKEN=row[0])
+    assert (done.returncode, len(lines(done.stdout))) == (0, 1)
+    done = command("delete", "file", "leave.md", *url, PG_KNOWLEDGE_TOKEN=row[0])
+    assert done.returncode == 1
+    assert "permission denied" in done.stderr
+
+
+def test_grants_and_scope(run: Callable[..., Any], folder: Path, org: str) -> None:
+    """--grant and --scope are the caller's; without them less is seen."""
+    scoped = ("--org", org, "--scope", "eu")
+    run("ingest", str(folder), *scoped, "--embedder", "none", "--audience", "everyone")
+    assert len(lines(run("sources", *scoped, "--json")[1])) == 2
+    assert run("sources", "--org", org, "--json")[1] == ""
+    assert run("sources", "--org", org, "--scope", "us", "--json")[1] == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sources",),
+        ("search", "days", "--embedder", "none"),
+        ("search", "days", "--org", "x", "--embedder", "no_such_module:x"),
+        ("search", "days", "--org", "x", "--embedder", "json:loads"),
+        ("search", "days", "--org", "x", "--embedder", "json"),
+        ("search", " ", "--org", "x", "--embedder", "none"),
+        ("search", "days", "--org", "x", "--embedder", "none", "-k", "0"),
+        ("ingest", "/no/such/folder", "--org", "x", "--embedder", "none"),
+        ("sources", "--org", "x", "--database", "host=/no/such/folder"),
+        ("sources", "--org", "x", "--database", "no connection string"),
+    ],
+)
+def test_failures(run: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    """Exit code 1 and one message, no traceback."""
+    code, out, err = run(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("pg-knowledge: ")
+    assert len(err) > len("pg-knowledge: \n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("no-such-command",),
+        ("search", "--org", "x"),
+        ("search", "days", "--org", "x", "--mode", "psychic"),
+        ("search", "days", "--org", "x", "-k", "many"),
+        ("search", "days", "--org", "x", "--metadata", "{"),
+        ("search", "days", "--org", "x", "--metadata", "[1]"),
+        ("ingest", "--org", "x"),
+        ("delete", "file", "--org", "x"),
+        ("sources", "--org", "x", "--no-such-option"),
+    ],
+)
+def test_wrong_usage(run: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: ")
+
+
+def test_empty_folder(run: Callable[..., Any], tmp_path: Path) -> None:
+    code, _, err = run("ingest", str(tmp_path), "--org", "x", "--embedder", "none")
+    assert (code, "no .md or .txt file" in err) == (1, True)
+
+
+def test_demo(folder: Path) -> None:
+    """The whole tour on a server of its own, of which nothing is left."""
+    with tempfile.TemporaryDirectory(prefix="kb-", dir="/tmp") as temporary:
+        os.chmod(temporary, 0o755)
+        done = command("demo", "--docs", str(folder), TMPDIR=temporary)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert list(Path(temporary).glob("pgk-*")) == []
+        left = [p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"])
+                if any(temporary in part for part in p.info["cmdline"] or ())]  # fmt: skip
+        assert left == []
+    for expected in (
+        "installed by a role that is no superuser",
+        "== 2 documents for two tenants",
+        "aurora: 2 documents, 2 chunks, for engineers",
+        "borealis: 1 documents, 1 chunks, for lawyers",
+        "  1. Leave policy · Leave policy",
+        "aurora without the tag: 0 answers, 0 documents",
+        "borealis with aurora's tag: 0 answers, 0 documents",
+        "a tenant that has nothing: 0 answers, 0 documents",
+        "dry run: 2 documents, 2 chunks, 2 vectors",
+        "erased:  2 documents, 2 chunks, 2 vectors",
+        "receipt: entry ",
+        "aurora asks again: KB011",
+        "borealis still has 1 chunks",
+        "the server is stopped and its files gone",
+    ):
+        assert expected in done.stdout, expected
+
+
+def test_demo_without_documents(tmp_path: Path) -> None:
+    done = command("demo", "--docs", str(tmp_path))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "no .md or .txt file" in done.stderr
