@@ -240,6 +240,9 @@ create table knowledge_private.settings (
     only_row boolean primary key default true check (only_row),
     exact_rows integer not null default 10000 check (exact_rows >= 0),
     index_share real not null default 0.1 check (index_share between 0 and 1),
+    promoted_chunks integer not null default 20000 check (promoted_chunks >= 1),
+    promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
+    alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 2000 check (scanned_chunks >= 0),
     candidates integer not null default 5000 check (candidates >= 1),
     long_list integer not null default 1000 check (long_list >= 0),
@@ -255,6 +258,12 @@ comment on column knowledge_private.settings.exact_rows is
 'Up to this many permitted vectors a search is exact, also in an org that has an index of its own.';
 comment on column knowledge_private.settings.index_share is
 'The index of an org is used only when the permitted vectors are at least this share of it.';
+comment on column knowledge_private.settings.promoted_chunks is
+'An org with this many chunks earns a vector index of its own (index_plan), and loses it below half of that.';
+comment on column knowledge_private.settings.promoted_orgs is
+'At most so many orgs have an index of their own: each costs every ingest and every plan a little.';
+comment on column knowledge_private.settings.alike_vectors is
+'An org with more equal vectors than this has no index: in its graph they would be an island that hides others.';
 comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is
@@ -417,6 +426,7 @@ create table knowledge.compartments (
     source_type text collate "C" not null,
     visibility text collate "C" not null,
     audience text[] collate "C" not null check (cardinality(audience) > 0),
+    language text not null,
     acl text[] collate "C" not null check (cardinality(acl) > 0),
     acl_version bigint not null,
     chunks bigint not null default 0 check (chunks >= 0),
@@ -439,17 +449,19 @@ comment on function knowledge_private.audience_key(text[]) is
 revoke all on function knowledge_private.audience_key(text[]) from public;
 
 create unique index compartments_identity on knowledge.compartments
-(knowledge_private.audience_key(audience), source_type, visibility, org_scope, org_id) nulls not distinct;
+(knowledge_private.audience_key(audience), source_type, visibility, language, org_scope, org_id) nulls not distinct;
 create index compartments_acl on knowledge.compartments using gin (acl);
 
 comment on table knowledge.compartments is
-'All chunks with the same org, scope, source type, visibility and audience. A change of permission changes rows here.';
+'All chunks with the same org, scope, source type, visibility, audience and language. A change of permission changes rows
+here.';
 comment on column knowledge.compartments.org_id is 'The tenant.';
 comment on column knowledge.compartments.compartment_id is 'Number within the org.';
 comment on column knowledge.compartments.org_scope is 'The part of the org; null is org-wide.';
 comment on column knowledge.compartments.source_type is 'Kind of source, as the application names it.';
 comment on column knowledge.compartments.visibility is 'Label; a search sees ''org'' unless it asks for more.';
 comment on column knowledge.compartments.audience is 'Whom the author declared the documents for, sorted.';
+comment on column knowledge.compartments.language is 'Text search configuration its chunks are indexed by.';
 comment on column knowledge.compartments.acl is 'The tags derived from the audience: a caller with any of them may read.';
 comment on column knowledge.compartments.acl_version is 'Sum of the versions of the rules that acl was derived by.';
 comment on column knowledge.compartments.chunks is 'Live chunks in it: the N of BM25.';
@@ -470,7 +482,6 @@ create table knowledge.documents (
     title text not null default '',
     uri text,
     metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
-    language text,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (org_id, document_id),
@@ -495,7 +506,6 @@ comment on column knowledge.documents.live_version is 'The version that is searc
 comment on column knowledge.documents.title is 'Title for citations.';
 comment on column knowledge.documents.uri is 'Where a person can open it.';
 comment on column knowledge.documents.metadata is 'A json object to filter by.';
-comment on column knowledge.documents.language is 'Text search configuration its chunks were indexed by.';
 comment on column knowledge.documents.created_at is 'When it was first begun.';
 comment on column knowledge.documents.updated_at is 'When its live version was published.';
 
@@ -1125,7 +1135,7 @@ revoke all on function knowledge_private.protect_compartment(regclass) from publ
 
 do $protect$
 begin
-    perform knowledge_private.protect_org('knowledge.orgs', 'knowledge_reader');
+    perform knowledge_private.protect_org('knowledge.orgs', 'knowledge_admin');
     perform knowledge_private.protect_org('knowledge.tags', 'knowledge_writer');
     perform knowledge_private.protect_org('knowledge.audiences', 'knowledge_writer');
     perform knowledge_private.protect_org('knowledge.audit_log', 'knowledge_admin');
@@ -1139,6 +1149,9 @@ $protect$;
 -- Nobody reads these directly: enabled without a policy, row-level security shows nothing.
 alter table knowledge.versions enable row level security;
 alter table knowledge_private.staged_chunks enable row level security;
+
+-- Of their org readers see what a search needs, and not how often its log was written.
+grant select (org_id, status, language, active_model) on knowledge.orgs to knowledge_reader;
 
 -- Models belong to the database, not to an org.
 grant select on knowledge.models to knowledge_reader;
@@ -1177,6 +1190,134 @@ comment on function knowledge_private.resolve_language(text) is
 'The qualified name of a text search configuration, from its name with or without schema. KB005 when there is none.';
 revoke all on function knowledge_private.resolve_language(text) from public;
 
+create function knowledge_private.cjk()
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Hiragana to Katakana, Han with extensions and compatibility forms, Hangul syllables.
+    select '\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f'
+$$;
+
+comment on function knowledge_private.cjk() is
+'The Chinese, Japanese and Korean letters, as ranges for a bracket expression.';
+revoke all on function knowledge_private.cjk() from public;
+
+create function knowledge_private.plain_text(value text)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    cjk constant text := knowledge_private.cjk();
+    folded text;
+    part text;
+    plain text := '';
+begin
+    if value !~ '[^\u0001-\u007f]' then
+        return value;
+    end if;
+    folded := normalize(regexp_replace(normalize(value, nfd), '([A-Za-z])[\u0300-\u036f]+', '\1', 'g'), nfc);
+    if folded !~ ('[' || cjk || ']') then
+        return folded;
+    end if;
+    for part in select m[1] from regexp_matches(folded, '([' || cjk || ']+|[^' || cjk || ']+)', 'g') as m loop
+        if part ~ ('^[' || cjk || ']') then
+            -- substr would count letters from the start each time.
+            part := coalesce((
+                select string_agg(p.pair, ' ' order by p.place)
+                from (
+                    select l.letter || lead(l.letter) over (order by l.place) as pair, l.place
+                    from string_to_table(part, null) with ordinality as l (letter, place)
+                ) as p
+            ), part);
+        end if;
+        plain := concat_ws(' ', plain, part);
+    end loop;
+    return plain;
+end
+$$;
+
+comment on function knowledge_private.plain_text(text) is
+'The text as the parser of PostgreSQL should see it: Latin letters without accents, and each run of Chinese, Japanese or
+Korean letters as its overlapping pairs, since such text has no spaces.';
+revoke all on function knowledge_private.plain_text(text) from public;
+
+create function knowledge_private.lexemes(language text, value text)
+returns tsvector
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    plain text := knowledge_private.plain_text(value);
+    whole tsvector := to_tsvector(language::regconfig, plain);
+    parts text := (
+        select string_agg(regexp_replace(m[1], '[^[:alnum:]]+', ' ', 'g'), ' ')
+        from regexp_matches(plain, '([[:alnum:]]+(?:[/\\.@:_=&?#+~-]+[[:alnum:]]+)+)', 'g') as m
+        where m[1] ~ '[[:alpha:]]'
+    );
+begin
+    if parts is null then
+        return whole;
+    end if;
+    -- What the parser has found by itself counts as often as it found it; only missing parts are added.
+    return whole || ts_delete(to_tsvector(language::regconfig, parts), tsvector_to_array(whole));
+end
+$$;
+
+comment on function knowledge_private.lexemes(text, text) is
+'The lexemes of a text in a language (a text search configuration). Paths, identifiers, addresses and other words with
+inner punctuation are in it whole and by their parts.';
+revoke all on function knowledge_private.lexemes(text, text) from public;
+
+create function knowledge_private.phrase_query(phrase text, languages text[])
+returns tsquery
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    plain constant text := btrim(knowledge_private.plain_text(phrase));
+    language text;
+    one tsquery;
+    any_language tsquery;
+begin
+    if plain ~ ('^[' || knowledge_private.cjk() || ']$') then
+        return knowledge_private.lexeme_query(plain, true);
+    end if;
+    foreach language in array languages loop
+        one := phraseto_tsquery(language::regconfig, plain);
+        if numnode(one) > 0 then
+            any_language := coalesce(any_language || one, one);
+        end if;
+    end loop;
+    return any_language;
+end
+$$;
+
+comment on function knowledge_private.phrase_query(text, text[]) is
+'The query for the words of phrase in their order, in any of the languages; null when they are all stop words. A Chinese,
+Japanese or Korean letter alone is looked for as the first of a pair.';
+revoke all on function knowledge_private.phrase_query(text, text[]) from public;
+
+create function knowledge_private.last_letters(value text)
+returns tsvector
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select to_tsvector('pg_catalog.simple'::regconfig, coalesce(string_agg(m[1], ' '), ''))
+    from regexp_matches(normalize(value, nfc), format('[%1$s]([%1$s])(?![%1$s])', knowledge_private.cjk()), 'g') as m
+$$;
+
+comment on function knowledge_private.last_letters(text) is
+'The last letter of each run of Chinese, Japanese or Korean letters in a text: a question for one letter looks for lexemes
+that begin with it, and no pair begins with these.';
+revoke all on function knowledge_private.last_letters(text) from public;
+
 create function knowledge_private.chunk_tsv(language text, heading text, body text)
 returns tsvector
 language sql
@@ -1184,8 +1325,8 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
     select
-        setweight(to_tsvector(language::regconfig, heading), 'A')
-        || setweight(to_tsvector(language::regconfig, body), 'B')
+        setweight(knowledge_private.lexemes(language, heading) || knowledge_private.last_letters(heading), 'A')
+        || setweight(knowledge_private.lexemes(language, body) || knowledge_private.last_letters(body), 'B')
 $$;
 
 comment on function knowledge_private.chunk_tsv(text, text, text) is
@@ -1430,7 +1571,7 @@ was aborted or superseded or the lease is another''s. It may be live: a call tha
 revoke all on function knowledge_private.writable_version(uuid, bigint) from public;
 
 create function knowledge_private.ensure_compartment(
-    org_id text, org_scope text, source_type text, visibility text, audience text[]
+    org_id text, org_scope text, source_type text, visibility text, audience text[], language text
 )
 returns integer
 language plpgsql
@@ -1448,6 +1589,7 @@ begin
             and c.org_scope is not distinct from ensure_compartment.org_scope
             and c.source_type = ensure_compartment.source_type
             and c.visibility = ensure_compartment.visibility
+            and c.language = ensure_compartment.language
             and knowledge_private.audience_key(c.audience) = knowledge_private.audience_key(ensure_compartment.audience);
         if found then
             return found_id;
@@ -1463,7 +1605,7 @@ begin
         perform pg_advisory_xact_lock(hashtextextended('pg_knowledge compartments of ' || org_id, 0));
     end loop;
     insert into knowledge.compartments as c (
-        org_id, compartment_id, org_scope, source_type, visibility, audience, acl, acl_version
+        org_id, compartment_id, org_scope, source_type, visibility, audience, language, acl, acl_version
     )
     select
         ensure_compartment.org_id,
@@ -1474,6 +1616,7 @@ begin
         ensure_compartment.source_type,
         ensure_compartment.visibility,
         ensure_compartment.audience,
+        ensure_compartment.language,
         r.acl,
         r.acl_version
     from knowledge_private.derive_acl(ensure_compartment.org_id, ensure_compartment.audience) as r
@@ -1482,9 +1625,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.ensure_compartment(text, text, text, text, text[]) is
+comment on function knowledge_private.ensure_compartment(text, text, text, text, text[], text) is
 'The number of the compartment with this identity, made if it is new.';
-revoke all on function knowledge_private.ensure_compartment(text, text, text, text, text[]) from public;
+revoke all on function knowledge_private.ensure_compartment(text, text, text, text, text[], text) from public;
 
 create function knowledge_private.vector_table(model_id integer)
 returns text
@@ -1898,7 +2041,7 @@ comment on function knowledge_private.move_chunks(knowledge.documents, integer) 
 revoke all on function knowledge_private.move_chunks(knowledge.documents, integer) from public;
 
 create function knowledge_private.publish(
-    version knowledge.versions, document knowledge.documents, compartment_id integer,
+    version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
     out kept integer, out embedded integer, out reused integer, out without_vector integer
 )
 language plpgsql
@@ -1919,7 +2062,7 @@ begin
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
     end if;
-    if document.language <> version.language then
+    if new_language then
         for staged in
             select s.ordinal, s.tsv, s.words from knowledge_private.staged_chunks as s
             where s.org_id = version.org_id and s.version_id = version.version_id and is_kept[s.ordinal + 1]
@@ -1982,11 +2125,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer) is
-'Makes the live chunks of a document those that its version staged. Returns how many were kept, how many got a new vector,
-how many the vector of another chunk with the same text, and how many have none.
+comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
+'Makes the live chunks of a document those that its version staged, indexed anew where new_language. Returns how many were
+kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
-revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer) from public;
+revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;
 
 -- ---- sql/60_ingest/10_define_tag.sql
 create function knowledge.define_tag(tag text, description text default '')
@@ -2064,7 +2207,8 @@ begin
         and c.org_id = o.org_id and c.compartment_id = o.compartment_id;
     get diagnostics changed = row_count;
     perform knowledge_private.audit(asking.org_id, 'define_audience',
-        jsonb_build_object('audience', audience, 'tags', normal, 'compartments', changed));
+        jsonb_build_object('audience_digest', encode(knowledge_private.text_key(audience), 'hex'), 'tags', cardinality(normal),
+            'compartments', changed));
     return changed;
 end
 $$;
@@ -2189,7 +2333,10 @@ begin
     wanted.uri := begin_version.uri;
     wanted.metadata := begin_version.metadata;
     wanted.language := case
-        when begin_version.language is null then coalesce(document.language, org.language)
+        when begin_version.language is null then coalesce((
+            select c.language from knowledge.compartments as c
+            where c.org_id = document.org_id and c.compartment_id = document.compartment_id
+        ), org.language)
         else knowledge_private.resolve_language(begin_version.language)
     end;
     wanted.lease := 1;
@@ -2429,7 +2576,7 @@ begin
                 format('%s of %s chunks are staged, %s of them without a vector', staged, version.chunk_count,
                     cardinality(missing)),
                 jsonb_build_object('chunk_count', version.chunk_count, 'staged', staged, 'unembedded', cardinality(missing)),
-                'begin_version tells which ordinals are missing.');
+                'Stage what is missing; stage_chunks tells which ordinals need a vector.');
         end if;
 
         select d.* into strict document
@@ -2439,13 +2586,14 @@ begin
         from knowledge.compartments as c
         where c.org_id = document.org_id and c.compartment_id = document.compartment_id;
         target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
-            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience));
+            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
+            version.language);
 
-        done := knowledge_private.publish(version, document, target);
+        done := knowledge_private.publish(version, document, target, old.language <> version.language);
         if done.without_vector > 0 and not coalesce(allow_unembedded, false) then
             perform knowledge_private.fail('KB008', 'a vector that was to be reused is gone',
                 jsonb_build_object('chunk_count', version.chunk_count, 'unembedded', done.without_vector),
-                'begin_version tells which ordinals are missing.');
+                'Stage what is missing; stage_chunks tells which ordinals need a vector.');
         end if;
 
         update knowledge.versions as v set state = 'superseded', ended_at = now()
@@ -2460,7 +2608,7 @@ begin
         set
             compartment_id = target, live_version = version.version_id, title = coalesce(version.title, d.title),
             uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
-            language = version.language, updated_at = now()
+            updated_at = now()
         where d.org_id = version.org_id and d.document_id = version.document_id;
     end if;
 
@@ -2571,47 +2719,109 @@ revoke all on function knowledge_private.compartment_predicate(
     knowledge_private.claim, integer[], text[], text[], boolean
 ) from public;
 
-create function knowledge_private.metadata_predicate(org_id text, metadata jsonb)
+create function knowledge_private.metadata_condition(filter jsonb)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    comparison constant jsonb := '{"$eq": "=", "$ne": "<>", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}';
+    conditions text[] := '{}';
+    field record;
+    test record;
+begin
+    if jsonb_typeof(filter) is distinct from 'object' then
+        perform knowledge_private.fail('KB005', 'a metadata filter must be a json object');
+    end if;
+    for field in select f.key, f.value from jsonb_each(filter) as f loop
+        if field.key in ('$and', '$or') then
+            if jsonb_typeof(field.value) <> 'array' then
+                perform knowledge_private.fail('KB005', format('%s takes a list of filters', field.key));
+            end if;
+            conditions := conditions || coalesce('(' || (
+                select string_agg(knowledge_private.metadata_condition(e), case field.key when '$and' then ' and ' else ' or ' end)
+                from jsonb_array_elements(field.value) as e
+            ) || ')', case field.key when '$and' then 'true' else 'false' end);
+        elsif field.key = '$not' then
+            conditions := conditions || format('not %s', knowledge_private.metadata_condition(field.value));
+        elsif field.key like '$%' then
+            perform knowledge_private.fail('KB005', format('unknown operator in metadata: %s', field.key));
+        elsif jsonb_typeof(field.value) <> 'object' or not exists (
+            select from jsonb_object_keys(field.value) as k where k like '$%'
+        ) then
+            conditions := conditions || format('d.metadata @> %L', jsonb_build_object(field.key, field.value));
+        else
+            for test in select t.key, t.value from jsonb_each(field.value) as t loop
+                if comparison ? test.key
+                    and (test.key in ('$eq', '$ne') or jsonb_typeof(test.value) in ('number', 'string'))
+                then
+                    -- Numbers compare with numbers and strings with strings; nothing else is greater or less.
+                    conditions := conditions || format(
+                        '(jsonb_typeof(d.metadata -> %1$L) %3$s and d.metadata -> %1$L %2$s %4$L::jsonb)',
+                        field.key, comparison ->> test.key,
+                        case
+                            when test.key in ('$eq', '$ne') then 'is not null'
+                            else format('is not distinct from %L', jsonb_typeof(test.value))
+                        end, test.value);
+                elsif test.key in ('$in', '$nin') and jsonb_typeof(test.value) = 'array' then
+                    conditions := conditions || format('(d.metadata ? %1$L and %2$s d.metadata -> %1$L = any (%3$L::jsonb[]))',
+                        field.key, case test.key when '$nin' then 'not' else '' end,
+                        array(select e from jsonb_array_elements(test.value) as e));
+                elsif test.key = '$exists' and jsonb_typeof(test.value) = 'boolean' then
+                    conditions := conditions || format('(d.metadata ? %L) = %L::boolean', field.key, test.value);
+                else
+                    perform knowledge_private.fail('KB005', format('unknown operator in metadata, or a wrong value: %s', test.key),
+                        field.value);
+                end if;
+            end loop;
+        end if;
+    end loop;
+    return coalesce('(' || array_to_string(nullif(conditions, '{}'), ' and ') || ')', 'true');
+end
+$$;
+
+comment on function knowledge_private.metadata_condition(jsonb) is
+'The condition on a row d with metadata that a filter (see metadata_matches) stands for. KB005 for a malformed filter.';
+revoke all on function knowledge_private.metadata_condition(jsonb) from public;
+
+create function knowledge_private.metadata_predicate(org_id text, filter jsonb)
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when metadata is null then 'true'
+        when filter is null then 'true'
         else format(
-            't.document_id in (select d.document_id from knowledge.documents as d '
-            'where d.org_id = %L and d.metadata @> %L::jsonb)',
-            metadata_predicate.org_id, metadata)
+            't.document_id in (select d.document_id from knowledge.documents as d where d.org_id = %L and %s)',
+            metadata_predicate.org_id, knowledge_private.metadata_condition(filter))
     end
 $$;
 
 comment on function knowledge_private.metadata_predicate(text, jsonb) is
-'The condition on a table t with document_id that holds for chunks of documents whose metadata contains metadata.';
+'The condition on a table t with document_id that holds for chunks of documents whose metadata a filter matches.';
 revoke all on function knowledge_private.metadata_predicate(text, jsonb) from public;
 
 -- ---- sql/61_search/02_vector_leg.sql
 -- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
 -- earned a partial HNSW index of its own, found through that and checked for completeness.
 
-create table knowledge_private.promoted (
-    org_id text collate "C" not null references knowledge.orgs (org_id),
-    model_id integer not null references knowledge.models (model_id),
-    index_name text not null,
-    vectors bigint not null,
-    primary key (org_id, model_id)
-);
+create function knowledge_private.index_name(org_id text, model_id integer)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('vectors_%s_of_%s', model_id, left(encode(knowledge_private.text_key(org_id), 'hex'), 24))
+$$;
 
-comment on table knowledge_private.promoted is 'The orgs that have a vector index of their own.';
-comment on column knowledge_private.promoted.org_id is 'The tenant.';
-comment on column knowledge_private.promoted.model_id is 'The model whose vectors are indexed.';
-comment on column knowledge_private.promoted.index_name is 'Name of the index, in schema knowledge.';
-comment on column knowledge_private.promoted.vectors is 'How many vectors it had when it was built.';
-
-alter table knowledge_private.promoted enable row level security;
+comment on function knowledge_private.index_name(text, integer) is
+'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
+revoke all on function knowledge_private.index_name(text, integer) from public;
 
 create function knowledge_private.vector_plan(
-    org_id text, model_id integer, predicate text, out plan text, out permitted bigint
+    org_id text, model_id integer, predicate text, depth integer, out plan text, out permitted bigint
 )
 language plpgsql
 stable
@@ -2619,20 +2829,22 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     enough bigint;
-    -- Whatever is enough: so many that a short answer is noticed, for every depth.
-    deepest constant integer := 1000;
 begin
     plan := 'exact';
-    select greatest(s.exact_rows, (s.index_share * p.vectors)::bigint)
-    into enough
-    from knowledge_private.promoted as p
-    inner join pg_class as c on c.relname = p.index_name and c.relnamespace = 'knowledge'::regnamespace
-    inner join pg_index as i on i.indexrelid = c.oid and i.indisvalid
-    cross join knowledge_private.settings as s
-    where p.org_id = vector_plan.org_id and p.model_id = vector_plan.model_id;
-    if found then
+    if exists (
+        select from pg_class as c
+        inner join pg_index as i on i.indexrelid = c.oid
+        where
+            c.relname = knowledge_private.index_name(vector_plan.org_id, vector_plan.model_id)
+            and c.relnamespace = 'knowledge'::regnamespace and i.indisvalid
+    ) then
+        select greatest(s.exact_rows, (s.index_share * (
+            select sum(c.chunks) from knowledge.compartments as c where c.org_id = vector_plan.org_id
+        ))::bigint)
+        into enough
+        from knowledge_private.settings as s;
         execute format('select count(*) from (select from %s as t where %s limit %s) as n',
-            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, deepest))
+            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
         into permitted;
         if permitted > enough then
             plan := 'index';
@@ -2641,11 +2853,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.vector_plan(text, integer, text) is
+comment on function knowledge_private.vector_plan(text, integer, text, integer) is
 'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
-there are enough of them to make it worth while. permitted is their number, counted no further than that or 1000; null if
-unasked.';
-revoke all on function knowledge_private.vector_plan(text, integer, text) from public;
+there are enough of them to make it worth while. permitted is their number, counted no further
+than that or depth; null if unasked.';
+revoke all on function knowledge_private.vector_plan(text, integer, text, integer) from public;
 
 create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
@@ -2674,6 +2886,8 @@ returns table (chunk_id uuid, distance double precision)
 language plpgsql
 stable
 rows 200
+set enable_sort = off
+set enable_seqscan = off
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -2720,7 +2934,8 @@ declare
 begin
     if chosen = 'auto' then
         select p.plan, p.permitted into chosen, permitted
-        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate) as p;
+        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate,
+            vector_leg.depth) as p;
         if chosen = 'index' then
             nearest := array(
                 select (l.chunk_id, l.distance)::knowledge_private.measured
@@ -2774,17 +2989,18 @@ comment on function knowledge_private.tf_thresholds() is
 '256 numbers between the values of ts_rank for tf - 1 and tf: width_bucket(ts_rank, these) is tf.';
 revoke all on function knowledge_private.tf_thresholds() from public;
 
-create function knowledge_private.lexeme_query(lexeme text)
+create function knowledge_private.lexeme_query(lexeme text, prefix boolean)
 returns tsquery
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || '''')::tsquery
+    select ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || case when prefix then ''':*' else '''' end)::tsquery
 $$;
 
-comment on function knowledge_private.lexeme_query(text) is 'The query for exactly this lexeme.';
-revoke all on function knowledge_private.lexeme_query(text) from public;
+comment on function knowledge_private.lexeme_query(text, boolean) is
+'The query for exactly this lexeme, or for all that begin so.';
+revoke all on function knowledge_private.lexeme_query(text, boolean) from public;
 
 create table knowledge_private.lexeme_counts (
     org_id text collate "C" not null references knowledge.orgs (org_id),
@@ -2803,7 +3019,9 @@ comment on column knowledge_private.lexeme_counts.chunks is 'How many of its chu
 
 alter table knowledge_private.lexeme_counts enable row level security;
 
-create function knowledge_private.common_lexemes(org_id text, compartments integer[], lexemes text[])
+create function knowledge_private.common_lexemes(
+    org_id text, compartments integer[], lexemes text[], prefixes boolean[]
+)
 returns table (term integer, chunks double precision)
 language sql
 stable
@@ -2817,21 +3035,21 @@ as $$
         where c.org_id = common_lexemes.org_id and c.compartment_id = any (compartments)
         having sum(c.counted_chunks) > 0.9 * sum(c.chunks)
     ) as t
-    cross join unnest(lexemes) with ordinality as q (lexeme, term)
+    cross join unnest(lexemes, prefixes) with ordinality as q (lexeme, prefix, term)
     inner join knowledge_private.lexeme_counts as l
         on
             l.org_id = common_lexemes.org_id and l.compartment_id = any (compartments)
-            and l.lexeme = q.lexeme collate "C"
+            and l.lexeme = q.lexeme collate "C" and not q.prefix
     group by q.term
 $$;
 
-comment on function knowledge_private.common_lexemes(text, integer[], text[]) is
+comment on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) is
 'Those of the lexemes (by place, from 1) that are known to be common in the compartments, and in about how many chunks.';
-revoke all on function knowledge_private.common_lexemes(text, integer[], text[]) from public;
+revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, terms tsquery[], repeats integer[], known double precision[], picked boolean[],
-    chunks bigint, words bigint, depth integer
+    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[], known double precision[],
+    picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
 language plpgsql
@@ -2853,8 +3071,11 @@ begin
         'select array_agg((b.chunk_id, b.score)::knowledge_private.measured order by b.score desc, b.chunk_id) '
         'from (select s.chunk_id, s.score from scored as s order by s.score desc, s.chunk_id limit %s) as b',
         filter,
-        string_agg(format(', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s', q.term, q.place), ''
-            order by q.place),
+        string_agg(format(
+            case
+                when q.prefix then ', (t.tsv @@ %L)::integer as tf%s'
+                else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s'
+            end, q.term, q.place), '' order by q.place),
         predicate,
         string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
         string_agg(
@@ -2867,7 +3088,8 @@ begin
             q.repeats, q.place), ' + ' order by q.place),
         depth)
     into statement
-    from unnest(terms, repeats, known, picked) with ordinality as q (term, repeats, known, picked, place);
+    from unnest(terms, repeats, prefixes, known, picked)
+        with ordinality as q (term, repeats, prefix, known, picked, place);
     execute statement
     into best
     using knowledge_private.tf_thresholds(), chunks::double precision, words::double precision / greatest(chunks, 1);
@@ -2876,23 +3098,17 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
 'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and a picked term is in. Of a
-term that is not picked, known is the number of chunks with it.';
+term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(
-    predicate text,
-    filter text,
-    lexemes text[],
-    repeats integer[],
-    known double precision[],
-    chunks bigint,
-    words bigint,
-    depth integer
+    predicate text, filter text, lexemes text[], repeats integer[], prefixes boolean[], known double precision[],
+    chunks bigint, words bigint, depth integer
 )
 returns table (chunk_id uuid, score double precision, place integer)
 language plpgsql
@@ -2903,7 +3119,8 @@ as $$
 #variable_conflict use_column
 declare
     terms tsquery[] := array(
-        select knowledge_private.lexeme_query(u.lexeme) from unnest(keyword_leg.lexemes) with ordinality as u (lexeme, place)
+        select knowledge_private.lexeme_query(u.lexeme, u.prefix)
+        from unnest(keyword_leg.lexemes, keyword_leg.prefixes) with ordinality as u (lexeme, prefix, place)
         order by u.place
     );
     picked boolean[] := array(
@@ -2927,7 +3144,7 @@ begin
     end loop;
     loop
         best := knowledge_private.score_chunks(keyword_leg.predicate, keyword_leg.filter, terms, keyword_leg.repeats,
-            keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
+            keyword_leg.prefixes, keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
         exit when cardinality(best) >= keyword_leg.depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
@@ -2939,20 +3156,18 @@ end
 $$;
 
 comment on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], double precision[], bigint, bigint, integer
+    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
 ) is
 'The best depth chunks by BM25 among those that predicate permits and filter wants, numbered from 1. known, by lexeme: in
 about how many permitted chunks it is, if it is common, else null. chunks and words: totals over the permitted compartments.';
 revoke all on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], double precision[], bigint, bigint, integer
+    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
 ) from public;
 
 -- ---- sql/61_search/04_request.sql
 -- What a search may ask for.
 
-create function knowledge_private.check_search(
-    query text, embedding vector, k integer, mode text, metadata jsonb, options jsonb
-)
+create function knowledge_private.check_search(query text, embedding vector, k integer, mode text, options jsonb)
 returns void
 language plpgsql
 immutable
@@ -2976,15 +3191,18 @@ begin
     if coalesce(query, '') !~ '\S' and (mode = 'keyword' or embedding is null) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
-    if metadata is not null and jsonb_typeof(metadata) <> 'object' then
-        perform knowledge_private.fail('KB005', 'metadata must be a json object');
-    end if;
     perform knowledge_private.check_keys(options,
-        array['rrf_k', 'vector_weight', 'keyword_weight', 'language', 'plan'], 'options');
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan'], 'options');
     for option in select o.key, o.value from jsonb_each(options) as o loop
-        if option.key in ('rrf_k', 'vector_weight', 'keyword_weight') then
-            if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000' then
-                perform knowledge_private.fail('KB005', format('%s must be a number from 0 to 1000000', option.key));
+        if option.key in ('rrf_k', 'vector_weight', 'keyword_weight', 'min_score') then
+            if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000'
+                or (option.value > '0' and option.value < '0.000001')
+            then
+                perform knowledge_private.fail('KB005', format('%s must be 0 or a number from 0.000001 to 1000000', option.key));
+            end if;
+        elsif option.key = 'per_document' then
+            if not knowledge_private.is_count(option.value) or option.value = '0' then
+                perform knowledge_private.fail('KB005', 'per_document must be an integer from 1');
             end if;
         elsif jsonb_typeof(option.value) <> 'string' then
             perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
@@ -2996,9 +3214,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) is
+comment on function knowledge_private.check_search(text, vector, integer, text, jsonb) is
 'KB005 unless the arguments of a search make sense together.';
-revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) from public;
+revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb) from public;
 
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models
@@ -3028,57 +3246,360 @@ comment on function knowledge_private.search_model(knowledge.orgs, vector, text)
 another''s, KB005 for a zero vector.';
 revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;
 
--- ---- sql/61_search/10_parse_query.sql
-create function knowledge.parse_query(
-    query text, language text, out lexemes text[], out repeats integer[], out required tsquery, out excluded tsquery
+create function knowledge_private.milliseconds_since(started timestamp with time zone)
+returns double precision
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select round(extract(epoch from clock_timestamp() - started) * 1000, 3)::double precision
+$$;
+
+comment on function knowledge_private.milliseconds_since(timestamp with time zone) is
+'Milliseconds on the clock since started.';
+revoke all on function knowledge_private.milliseconds_since(timestamp with time zone) from public;
+
+-- ---- sql/61_search/05_run.sql
+-- A search in three steps: what is asked and permitted, as SQL; two legs; and their fusion.
+
+create type knowledge_private.search_request as (
+    asking knowledge_private.claim,
+    model_id integer,
+    compartments bigint,
+    chunks bigint,
+    words bigint,
+    vector_filter text,
+    keyword_predicate text,
+    keyword_filter text,
+    lexemes text[],
+    repeats integer[],
+    prefixes boolean[],
+    known double precision[],
+    plan text,
+    legs text[]
+);
+
+comment on type knowledge_private.search_request is
+'What a search runs on: its permission and filters as SQL conditions, its words, and the legs that take part.';
+
+create type knowledge_private.ranked as (
+    chunk_id uuid,
+    place integer,
+    score double precision,
+    vector_place integer,
+    distance double precision,
+    keyword_place integer,
+    keyword_score double precision
+);
+
+comment on type knowledge_private.ranked is 'A chunk that was found, its place after fusion and in each leg.';
+
+create function knowledge_private.prepare_search(
+    query text, embedding vector, k integer, mode text, source_types text[], visibility text[], metadata jsonb,
+    fingerprint text, options jsonb
 )
+returns knowledge_private.search_request
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    config regconfig;
-    phrase constant text := '(^|\s)(-?)"([^"]*)"';
-    word constant text := '(^|\s)-([[:alpha:]]\S*)';
-    words text := regexp_replace(regexp_replace(query, phrase, ' ', 'g'), word, ' ', 'g');
-    part text[];
+    request knowledge_private.search_request;
+    labels text[] := coalesce(visibility, '{org}');
+    org knowledge.orgs;
+    permitted record;
+    asked record;
+    documents text;
 begin
-    begin
-        -- Not by number: a number that is no configuration would be an error of the server's own.
-        config := case when language !~ '^([0-9]*|-)$' then language::regconfig end;
-    exception when undefined_object or invalid_name or invalid_schema_name or syntax_error then
-        config := null;
-    end;
-    if config is null then
-        raise exception using errcode = 'KB005', message = 'unknown language: no such text search configuration',
-            hint = 'select cfgname from pg_ts_config lists them.';
+    request.asking := knowledge_private.context();
+    perform knowledge_private.check_search(query, embedding, k, mode, options);
+    request.plan := coalesce(options ->> 'plan', 'auto');
+    documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
+    select o.* into org from knowledge.orgs as o where o.org_id = (request.asking).org_id;
+    if org.status = 'offboarded' then
+        perform knowledge_private.fail('KB011', 'this org was offboarded');
     end if;
-    for part in select regexp_matches(query, phrase, 'g') loop
-        if part[2] = '-' then
-            excluded := coalesce(excluded || phraseto_tsquery(config, part[3]), phraseto_tsquery(config, part[3]));
-        else
-            required := coalesce(required && phraseto_tsquery(config, part[3]), phraseto_tsquery(config, part[3]));
-            words := concat_ws(' ', words, part[3]);
-        end if;
-    end loop;
-    for part in select regexp_matches(regexp_replace(query, phrase, ' ', 'g'), word, 'g') loop
-        excluded := coalesce(excluded || phraseto_tsquery(config, part[2]), phraseto_tsquery(config, part[2]));
-    end loop;
-    -- A phrase of stop words asks for nothing.
-    required := case when numnode(required) > 0 then required end;
-    excluded := case when numnode(excluded) > 0 then excluded end;
-    select array_agg(u.lexeme order by u.lexeme collate "C"), array_agg(cardinality(u.positions) order by u.lexeme collate "C")
-    into lexemes, repeats
-    from unnest(to_tsvector(config, words)) as u;
+    request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
+
+    select
+        coalesce(array_agg(p.compartment_id order by p.compartment_id), '{}') as ids,
+        coalesce(sum(p.chunks), 0) as chunks,
+        coalesce(sum(p.words), 0) as words,
+        array_agg(distinct p.language) as languages
+    into permitted
+    from knowledge_private.permitted_compartments(request.asking, source_types, labels) as p
+    where p.chunks > 0;
+    request.compartments := cardinality(permitted.ids);
+    request.chunks := permitted.chunks;
+    request.words := permitted.words;
+
+    -- Without a language of its own a question is read in every language of what it may find.
+    asked := knowledge.parse_query(
+        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        case
+            when options ? 'language' then array[options ->> 'language']
+            else coalesce(permitted.languages, '{english}')
+        end);
+    request.lexemes := asked.lexemes;
+    request.repeats := asked.repeats;
+    request.prefixes := asked.prefixes;
+    request.legs := case
+        when request.compartments = 0 then '{}'
+        else array_remove(array[
+            case when mode <> 'keyword' and request.model_id is not null then 'vector' end,
+            case when asked.lexemes is not null then 'keyword' end
+        ], null)
+    end;
+    if 'vector' = any (request.legs) then
+        request.vector_filter := concat_ws(' and ',
+            knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types, labels, true),
+            documents,
+            case when asked.excluded is not null then format(
+                'not exists (select from knowledge.chunks as x '
+                'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', asked.excluded) end);
+    end if;
+    if 'keyword' = any (request.legs) then
+        request.keyword_predicate := knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types,
+            labels, request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
+        request.keyword_filter := concat_ws(' and ',
+            documents,
+            case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
+            case when asked.excluded is not null then format('not t.tsv @@ %L', asked.excluded) end);
+        request.known := array(
+            select c.chunks
+            from generate_subscripts(asked.lexemes, 1) as i
+            left join knowledge_private.common_lexemes((request.asking).org_id, permitted.ids, asked.lexemes,
+                asked.prefixes) as c on c.term = i
+            order by i
+        );
+    end if;
+    return request;
 end
 $$;
 
-comment on function knowledge.parse_query(text, text) is
-'How a question is read in a language (a text search configuration): lexemes, ascending, each with how often it repeats,
-of which a chunk must have any; required, the "quoted phrases", of which it must have all; excluded, the -words and
--"phrases", of which it may have none. Null where there are none. KB005 when there is no such configuration.';
-revoke all on function knowledge.parse_query(text, text) from public;
-grant execute on function knowledge.parse_query(text, text) to knowledge_reader;
+comment on function knowledge_private.prepare_search(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) is
+'Checks the arguments of search_scoped and turns them, with the context, into what the legs run on.';
+revoke all on function knowledge_private.prepare_search(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) from public;
+
+create function knowledge_private.fuse_legs(
+    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+)
+returns setof knowledge_private.ranked
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
+    fused_depth constant integer := 200;
+    rrf_k double precision := coalesce((options ->> 'rrf_k')::double precision, 10);
+    vector_weight double precision := coalesce((options ->> 'vector_weight')::double precision, 1);
+    keyword_weight double precision := coalesce((options ->> 'keyword_weight')::double precision, 1);
+begin
+    return query
+    with vector_leg as materialized (
+        select l.chunk_id, l.distance, l.place
+        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter, embedding,
+            depth, request.plan) as l
+        where 'vector' = any (request.legs)
+    ),
+    keyword_leg as materialized (
+        select l.chunk_id, l.score, l.place
+        from knowledge_private.keyword_leg(request.keyword_predicate, request.keyword_filter, request.lexemes,
+            request.repeats, request.prefixes, request.known, request.chunks, request.words, depth) as l
+        where 'keyword' = any (request.legs)
+    ),
+    fused as (
+        select
+            coalesce(v.chunk_id, w.chunk_id) as chunk_id,
+            v.place as vector_place,
+            v.distance,
+            w.place as keyword_place,
+            w.score,
+            coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
+            coalesce(case when v.place <= fused_depth then vector_weight / (rrf_k + v.place) end, 0)
+            + coalesce(case when w.place <= fused_depth then keyword_weight / (rrf_k + w.place) end, 0) as sum_of_ranks
+        from vector_leg as v
+        full join keyword_leg as w on w.chunk_id = v.chunk_id
+    )
+    select
+        f.chunk_id,
+        row_number() over (
+            order by f.counts desc, f.sum_of_ranks desc, case when not f.counts then f.vector_place end,
+            case when not f.counts then f.keyword_place end, f.chunk_id
+        )::integer,
+        f.sum_of_ranks,
+        f.vector_place,
+        f.distance,
+        f.keyword_place,
+        f.score
+    from fused as f
+    -- What only the words have found so far may be near in meaning too, but further down.
+    where f.counts or f.vector_place is not null or (select count(*) from vector_leg) < depth
+    order by 2;
+end
+$$;
+
+comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer, jsonb) is
+'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
+legs have only beyond come after all others, in the order of their leg.';
+revoke all on function knowledge_private.fuse_legs(
+    knowledge_private.search_request, vector, integer, jsonb
+) from public;
+
+create function knowledge_private.run_search(
+    request knowledge_private.search_request, embedding vector, k integer, options jsonb
+)
+returns setof knowledge_private.ranked
+language plpgsql
+stable
+rows 10
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    per_document integer := (options ->> 'per_document')::integer;
+    min_score double precision := coalesce((options ->> 'min_score')::double precision, 0);
+    depth integer := greatest(200, k);
+    best knowledge_private.ranked[];
+    exhausted boolean;
+begin
+    if cardinality(request.legs) = 0 then
+        return;
+    end if;
+    -- Where documents give at most so many chunks, a leg must go deeper until k are found or there is no more.
+    loop
+        best := array(select f from knowledge_private.fuse_legs(request, embedding, depth, options) as f);
+        exhausted := cardinality(best) < depth;
+        if per_document is not null then
+            best := array(
+                select (b.chunk_id, row_number() over (order by b.place), b.score, b.vector_place, b.distance,
+                    b.keyword_place, b.keyword_score)::knowledge_private.ranked
+                from (
+                    select
+                        r.*,
+                        row_number() over (partition by c.document_id order by r.place) as turn
+                    from unnest(best) as r
+                    cross join lateral (
+                        select t.document_id from knowledge.chunks as t
+                        where t.org_id = (request.asking).org_id and t.chunk_id = r.chunk_id offset 0
+                    ) as c
+                ) as b
+                where b.turn <= per_document
+                order by b.place
+            );
+        end if;
+        exit when per_document is null or exhausted or cardinality(best) >= k;
+        depth := depth * 4;
+    end loop;
+    return query
+    select b.* from unnest(best[:k]) as b where b.score >= min_score order by b.place;
+end
+$$;
+
+comment on function knowledge_private.run_search(knowledge_private.search_request, vector, integer, jsonb) is
+'The k best chunks for a request, in order, with the options per_document and min_score applied.';
+revoke all on function knowledge_private.run_search(
+    knowledge_private.search_request, vector, integer, jsonb
+) from public;
+
+-- ---- sql/61_search/10_parse_query.sql
+create function knowledge.parse_query(
+    query text, languages text[], out lexemes text[], out repeats integer[], out prefixes boolean[],
+    out required tsquery, out excluded tsquery
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    phrase constant text := '(^|\s)(-?)"([^"]*)"';
+    word constant text := '(^|\s)-([[:alpha:]]\S*)';
+    stem constant text := '(^|\s)([[:alnum:]]+)[*](?!\S)';
+    -- A letter of Chinese, Japanese or Korean alone: chunks have it in pairs.
+    letter constant text := '^[' || knowledge_private.cjk() || ']$';
+    configs text[] := array(
+        select distinct knowledge_private.resolve_language(l) from unnest(parse_query.languages) as l order by 1
+    );
+    free text := regexp_replace(parse_query.query, phrase, ' ', 'g');
+    words text := regexp_replace(regexp_replace(free, word, ' ', 'g'), stem, ' ', 'g');
+    part text[];
+    asked tsquery;
+begin
+    for part in select regexp_matches(parse_query.query, phrase, 'g') loop
+        asked := knowledge_private.phrase_query(part[3], configs);
+        if part[2] = '-' then
+            excluded := coalesce(excluded || asked, asked, excluded);
+        else
+            required := coalesce(required && asked, asked, required);
+            words := concat_ws(' ', words, part[3]);
+        end if;
+    end loop;
+    for part in select regexp_matches(free, word, 'g') loop
+        asked := knowledge_private.phrase_query(part[2], configs);
+        excluded := coalesce(excluded || asked, asked, excluded);
+    end loop;
+    select
+        array_agg(t.lexeme order by t.lexeme collate "C", t.prefix),
+        array_agg(t.repeats order by t.lexeme collate "C", t.prefix),
+        array_agg(t.prefix order by t.lexeme collate "C", t.prefix)
+    into lexemes, repeats, prefixes
+    from (
+        select n.lexeme, n.prefix, max(n.repeats)::integer as repeats
+        from (
+            select u.lexeme, u.lexeme ~ letter as prefix, cardinality(u.positions) as repeats
+            from unnest(configs) as c
+            cross join lateral unnest(knowledge_private.lexemes(c, words)) as u
+            union all
+            select p.part, true, 1
+            from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
+            cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
+            -- No lexeme is longer than that.
+            where octet_length(p.part) between 1 and 2046
+        ) as n
+        group by n.lexeme, n.prefix
+    ) as t;
+end
+$$;
+
+comment on function knowledge.parse_query(text, text[]) is
+'How a question is read in some languages (text search configurations): lexemes, ascending, each with how often it
+repeats, of which a chunk must have any; prefixes: whether it stands for every lexeme that begins so (word* in the
+question); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
+have none. Null where there are none. KB005 when there is no such configuration.';
+revoke all on function knowledge.parse_query(text, text[]) from public;
+grant execute on function knowledge.parse_query(text, text[]) to knowledge_reader;
+
+-- ---- sql/61_search/11_metadata_matches.sql
+create function knowledge.metadata_matches(metadata jsonb, filter jsonb)
+returns boolean
+language plpgsql
+immutable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    matches boolean;
+begin
+    execute format('select %s from (select $1 as metadata) as d', knowledge_private.metadata_condition(filter))
+    into matches
+    using coalesce(metadata_matches.metadata, '{}');
+    return matches;
+end
+$$;
+
+comment on function knowledge.metadata_matches(jsonb, jsonb) is
+'Whether a document with this metadata passes a metadata filter of search_scoped. A filter is a json object, all of whose
+entries must hold. {"key": value}: metadata contains it, as @> does. {"key": {"$op": value}}: $eq, $ne, $in, $nin; $gt,
+$gte, $lt, $lte, between two numbers or two strings; $exists with true or false. All but $exists want the key to be there.
+{"$and": [filter, …]}, {"$or": [filter, …]}, {"$not": filter}. KB005 for an unknown operator or a value it cannot take.';
+revoke all on function knowledge.metadata_matches(jsonb, jsonb) from public;
+grant execute on function knowledge.metadata_matches(jsonb, jsonb) to knowledge_reader;
 
 -- ---- sql/61_search/20_search_scoped.sql
 create function knowledge.search_scoped(
@@ -3124,147 +3645,47 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    asking knowledge_private.claim := knowledge_private.context();
-    labels text[] := coalesce(search_scoped.visibility, '{org}');
-    rrf_k double precision;
-    vector_weight double precision;
-    keyword_weight double precision;
-    -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
-    fused_depth constant integer := 200;
-    depth integer := greatest(fused_depth, search_scoped.k);
-    org knowledge.orgs;
-    model knowledge.models;
-    permitted record;
-    asked record;
-    metadata_filter text;
-    vector_filter text;
-    keyword_predicate text;
-    keyword_filter text;
-    known double precision[];
-    used_legs text[];
+    request knowledge_private.search_request := knowledge_private.prepare_search(
+        search_scoped.query, search_scoped.embedding, search_scoped.k, search_scoped.mode, search_scoped.source_types,
+        search_scoped.visibility, search_scoped.metadata, search_scoped.fingerprint, search_scoped.options);
+    org text := (request.asking).org_id;
 begin
-    perform knowledge_private.check_search(search_scoped.query, search_scoped.embedding, search_scoped.k,
-        search_scoped.mode, search_scoped.metadata, search_scoped.options);
-    rrf_k := coalesce((search_scoped.options ->> 'rrf_k')::double precision, 10);
-    vector_weight := coalesce((search_scoped.options ->> 'vector_weight')::double precision, 1);
-    keyword_weight := coalesce((search_scoped.options ->> 'keyword_weight')::double precision, 1);
-
-    select o.* into org from knowledge.orgs as o where o.org_id = asking.org_id;
-    if org.status = 'offboarded' then
-        perform knowledge_private.fail('KB011', 'this org was offboarded');
-    end if;
-    model := knowledge_private.search_model(org, search_scoped.embedding, search_scoped.fingerprint);
-    asked := knowledge.parse_query(
-        case when search_scoped.mode <> 'vector' then coalesce(search_scoped.query, '') else '' end,
-        case
-            when search_scoped.options ? 'language'
-                then knowledge_private.resolve_language(search_scoped.options ->> 'language')
-            else coalesce(org.language, 'pg_catalog.english')
-        end);
-
-    select coalesce(array_agg(p.compartment_id order by p.compartment_id), '{}') as ids, sum(p.chunks) as chunks,
-        sum(p.words) as words
-    into permitted
-    from knowledge_private.permitted_compartments(asking, search_scoped.source_types, labels) as p;
-    if cardinality(permitted.ids) = 0 then
-        return;
-    end if;
-    metadata_filter := knowledge_private.metadata_predicate(asking.org_id, search_scoped.metadata);
-    vector_filter := concat_ws(' and ',
-        knowledge_private.compartment_predicate(asking, permitted.ids, search_scoped.source_types, labels, true),
-        metadata_filter,
-        case when asked.excluded is not null then format(
-            'not exists (select from knowledge.chunks as x '
-            'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', asked.excluded) end);
-    keyword_predicate := knowledge_private.compartment_predicate(asking, permitted.ids, search_scoped.source_types,
-        labels, permitted.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
-    keyword_filter := concat_ws(' and ', metadata_filter,
-        case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
-        case when asked.excluded is not null then format('not t.tsv @@ %L', asked.excluded) end);
-    known := array(
-        select c.chunks
-        from generate_subscripts(asked.lexemes, 1) as i
-        left join knowledge_private.common_lexemes(asking.org_id, permitted.ids, asked.lexemes) as c on c.term = i
-        order by i
-    );
-    used_legs := array_remove(array[
-        case when search_scoped.mode <> 'keyword' and model.model_id is not null then 'vector' end,
-        case when asked.lexemes is not null then 'keyword' end
-    ], null);
-
     return query
-    with vector_leg as materialized (
-        select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg(asking.org_id, model.model_id, vector_filter, search_scoped.embedding, depth,
-            coalesce(search_scoped.options ->> 'plan', 'auto')) as l
-        where 'vector' = any (used_legs)
-    ),
-    keyword_leg as materialized (
-        select l.chunk_id, l.score, l.place
-        from knowledge_private.keyword_leg(keyword_predicate, keyword_filter, asked.lexemes, asked.repeats, known,
-            permitted.chunks::bigint, permitted.words::bigint, depth) as l
-        where 'keyword' = any (used_legs)
-    ),
-    fused as (
-        select
-            coalesce(v.chunk_id, w.chunk_id) as chunk_id,
-            v.place as vector_place,
-            v.distance,
-            w.place as keyword_place,
-            w.score,
-            coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
-            coalesce(case when v.place <= fused_depth then vector_weight / (rrf_k + v.place) end, 0)
-            + coalesce(case when w.place <= fused_depth then keyword_weight / (rrf_k + w.place) end, 0) as sum_of_ranks
-        from vector_leg as v
-        full join keyword_leg as w on w.chunk_id = v.chunk_id
-    ),
-    ranked as (
-        select
-            f.*,
-            row_number() over (
-                order by f.counts desc, f.sum_of_ranks desc, case when not f.counts then f.vector_place end,
-                case when not f.counts then f.keyword_place end, f.chunk_id
-            )::integer as place
-        from fused as f
-    )
     select
-        r.place, r.sum_of_ranks, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
+        r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
         m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, d.metadata,
-        r.vector_place, r.distance, r.keyword_place, r.score, used_legs
-    from ranked as r
+        r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
+    from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
     -- statistics, right after a first bulk ingest, the planner would join every chunk of the org with every document first.
     cross join lateral (
-        select t.* from knowledge.chunks as t where t.org_id = asking.org_id and t.chunk_id = r.chunk_id offset 0
+        select t.* from knowledge.chunks as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
     ) as c
     cross join lateral (
-        select t.* from knowledge.positions as t where t.org_id = asking.org_id and t.chunk_id = r.chunk_id offset 0
+        select t.* from knowledge.positions as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
     ) as p
     cross join lateral (
-        select t.* from knowledge.documents as t where t.org_id = asking.org_id and t.document_id = c.document_id offset 0
+        select t.* from knowledge.documents as t where t.org_id = org and t.document_id = c.document_id offset 0
     ) as d
     cross join lateral (
-        select t.* from knowledge.versions as t where t.org_id = asking.org_id and t.version_id = d.live_version offset 0
+        select t.* from knowledge.versions as t where t.org_id = org and t.version_id = d.live_version offset 0
     ) as n
     cross join lateral (
         select t.* from knowledge.compartments as t
-        where t.org_id = asking.org_id and t.compartment_id = c.compartment_id offset 0
+        where t.org_id = org and t.compartment_id = c.compartment_id offset 0
     ) as m
-    where r.place <= search_scoped.k
     order by r.place;
 end
 $$;
 
-comment on function knowledge.search_scoped(
-    text, vector, integer, text, text[], text[], jsonb, text, jsonb
-) is
+comment on function knowledge.search_scoped(text, vector, integer, text, text[], text[], jsonb, text, jsonb) is
 'The k best chunks that the context may read, best first; min(k, matches) rows, always.
 query: words; "quoted phrases" must stand in what the words find, -excluded words in nothing. embedding: the question
 embedded by the org''s model, as [0.1,…]; fingerprint: that model''s, required with it. mode: hybrid (both legs, fused by
 reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
-none. visibility: labels to see, {org} unless more are asked for. metadata: json object that the document''s metadata must
-contain. options: rrf_k (10), vector_weight (1), keyword_weight (1), language (the org''s), plan (auto, or exact: without
-an index).
+none. visibility: labels to see, {org} unless more are asked for. metadata: a filter on the document''s
+metadata, see metadata_matches. options: rrf_k (10), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
+most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index).
 A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank); the citation: source_type, source_id, title, uri,
 heading trail, body, char_start to char_end (from 0, end excluded) in the source; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
@@ -3299,23 +3720,29 @@ returns table (
 )
 language plpgsql
 stable
-security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    org knowledge.orgs;
-    model knowledge.models;
+    model_id integer;
     asked record;
     vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
 begin
     -- What search_scoped refuses is refused here too; under no label it finds nothing.
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
-    select o.* into org from knowledge.orgs as o;
-    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+    select o.active_model into model_id from knowledge.orgs as o;
     asked := knowledge.parse_query(
         case when mode <> 'vector' then coalesce(query, '') else '' end,
-        coalesce(options ->> 'language', org.language, 'pg_catalog.english'));
-    if mode <> 'keyword' and embedding is not null and model.model_id is not null then
+        case
+            when options ? 'language' then array[options ->> 'language']
+            else coalesce((
+                select array_agg(distinct m.language)
+                from knowledge.chunks as c
+                inner join knowledge.compartments as m on m.compartment_id = c.compartment_id
+                where (source_types is null or m.source_type = any (source_types))
+                    and m.visibility = any (coalesce(search_exact.visibility, '{org}'))
+            ), '{english}')
+        end);
+    if mode <> 'keyword' and embedding is not null and model_id is not null then
         vectors := format(
             'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
             'from knowledge.%2$I as v',
@@ -3324,7 +3751,7 @@ begin
                 inner join pg_namespace as n on n.oid = e.extnamespace
                 where e.extname = 'vector'
             ),
-            'vectors_' || model.model_id);
+            'vectors_' || model_id);
     end if;
 
     -- Row-level security is all that decides here which chunks there are.
@@ -3337,28 +3764,31 @@ begin
         '    where ($3 is null or m.source_type = any ($3)) and m.visibility = any ($4)'
         '), wanted as ('
         '    select p.* from permitted as p'
-        '    where ($5 is null or p.metadata @> $5) and ($9 is null or not p.tsv @@ $9)'
+        '    where ($5 is null or knowledge.metadata_matches(p.metadata, $5)) and ($9 is null or not p.tsv @@ $9)'
         '), distances as (' || vectors || -- lint: literal
         '), vector_leg as ('
         '    select w.chunk_id, v.distance, row_number() over (order by v.distance, w.chunk_id) as place'
         '    from wanted as w inner join distances as v on v.chunk_id = w.chunk_id'
         '), frequencies as ('
-        '    select p.chunk_id, p.words, q.lexeme, q.repeats, cardinality(u.positions)::double precision as tf'
+        '    select p.chunk_id, p.words, q.lexeme, q.prefix, q.repeats,'
+        '        case when q.prefix then 1 else max(cardinality(u.positions)) end::double precision as tf'
         '    from permitted as p'
         '    cross join lateral unnest(p.tsv) as u'
-        '    inner join unnest($6, $7) as q (lexeme, repeats) on q.lexeme = u.lexeme'
+        '    inner join unnest($6, $7, $13) as q (lexeme, repeats, prefix)'
+        '        on case when q.prefix then starts_with(u.lexeme, q.lexeme) else u.lexeme = q.lexeme end'
+        '    group by p.chunk_id, p.words, q.lexeme, q.prefix, q.repeats'
         '), totals as ('
         '    select count(*)::double precision as chunks, sum(p.words)::double precision / count(*) as length'
         '    from permitted as p having count(*) > 0'
         '), idf as ('
-        '    select f.lexeme, ln(1 + (t.chunks - count(*) + 0.5) / (count(*) + 0.5)) as idf'
-        '    from frequencies as f cross join totals as t group by f.lexeme, t.chunks'
+        '    select f.lexeme, f.prefix, ln(1 + (t.chunks - count(*) + 0.5) / (count(*) + 0.5)) as idf'
+        '    from frequencies as f cross join totals as t group by f.lexeme, f.prefix, t.chunks'
         '), scores as ('
         '    select w.chunk_id, sum('
         '        f.repeats * i.idf * f.tf * 2.2 / (f.tf + 1.2 * (0.25 + 0.75 * f.words / t.length))'
-        '        order by f.lexeme collate "C") as score'
+        '        order by f.lexeme collate "C", f.prefix) as score'
         '    from wanted as w inner join frequencies as f on f.chunk_id = w.chunk_id'
-        '    inner join idf as i on i.lexeme = f.lexeme cross join totals as t'
+        '    inner join idf as i on i.lexeme = f.lexeme and i.prefix = f.prefix cross join totals as t'
         '    where $8 is null or w.tsv @@ $8'
         '    group by w.chunk_id'
         '), keyword_leg as ('
@@ -3379,15 +3809,13 @@ begin
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
         asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1);
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes;
 end
 $$;
 
-comment on function knowledge.search_exact(
-    text, vector, integer, text, text[], text[], jsonb, text, jsonb
-) is
+comment on function knowledge.search_exact(text, vector, integer, text, text[], text[], jsonb, text, jsonb) is
 'What search_scoped must answer, written for reading and not for speed: runs with the caller''s own rights under row-level
-security, compares every row, counts every word. Arguments as there; plan is ignored.';
+security, compares every row, counts every word. Arguments as there; plan, min_score and per_document are ignored.';
 revoke all on function knowledge.search_exact(
     text, vector, integer, text, text[], text[], jsonb, text, jsonb
 ) from public;
@@ -3395,42 +3823,195 @@ grant execute on function knowledge.search_exact(
     text, vector, integer, text, text[], text[], jsonb, text, jsonb
 ) to knowledge_reader;
 
--- ---- sql/61_search/30_promote_org.sql
-create function knowledge.promote_org()
-returns text
+-- ---- sql/61_search/22_explain_search.sql
+create function knowledge.explain_search(
+    query text default null,
+    embedding vector default null,
+    k integer default 10,
+    mode text default 'hybrid',
+    source_types text[] default null,
+    visibility text[] default '{org}',
+    metadata jsonb default null,
+    fingerprint text default null,
+    options jsonb default '{}'
+)
+returns jsonb
 language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    started timestamptz := clock_timestamp();
+    request knowledge_private.search_request := knowledge_private.prepare_search(
+        query, embedding, k, mode, source_types, visibility, metadata, fingerprint, options);
+    prepared double precision := knowledge_private.milliseconds_since(started);
+    explained jsonb;
+    depth integer := greatest(200, k);
+    part jsonb;
+    counted bigint;
+    place integer;
+begin
+    explained := jsonb_build_object('legs', request.legs, 'compartments', request.compartments,
+        'permitted_chunks', request.chunks, 'prepare_ms', prepared, 'settings', (
+            select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
+                'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'long_list', s.long_list)
+            from knowledge_private.settings as s
+        ));
+    if 'vector' = any (request.legs) then
+        started := clock_timestamp();
+        select count(*) into counted
+        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter, embedding,
+            depth, request.plan);
+        explained := explained || jsonb_build_object('vector', jsonb_build_object(
+            'rows', counted,
+            'ms', knowledge_private.milliseconds_since(started),
+            'plan', case
+                when request.plan = 'exact' then 'exact'
+                else (
+                    select p.plan from knowledge_private.vector_plan((request.asking).org_id, request.model_id,
+                        request.vector_filter, depth) as p
+                )
+            end));
+    end if;
+    if 'keyword' = any (request.legs) then
+        started := clock_timestamp();
+        select count(*) into counted
+        from knowledge_private.keyword_leg(request.keyword_predicate, request.keyword_filter, request.lexemes,
+            request.repeats, request.prefixes, request.known, request.chunks, request.words, depth);
+        part := jsonb_build_object('rows', counted, 'ms', knowledge_private.milliseconds_since(started));
+        for place in select i from generate_subscripts(request.lexemes, 1) as i loop
+            execute format('select count(*) from knowledge.chunks as t where %s and t.tsv @@ %L',
+                request.keyword_predicate,
+                knowledge_private.lexeme_query(request.lexemes[place], request.prefixes[place]))
+            into counted;
+            part := jsonb_set(part, '{terms}', coalesce(part -> 'terms', '[]') || jsonb_build_object(
+                'lexeme', request.lexemes[place], 'prefix', request.prefixes[place], 'repeats', request.repeats[place],
+                'chunks', counted, 'counted_as', request.known[place],
+                'idf', ln(1 + (request.chunks - counted + 0.5) / (counted + 0.5))));
+        end loop;
+        explained := explained || jsonb_build_object('keyword', part);
+    end if;
+    started := clock_timestamp();
+    select jsonb_agg(jsonb_build_object(
+        'rank', r.place, 'score', r.score, 'chunk_id', r.chunk_id, 'vector_rank', r.vector_place,
+        'vector_distance', r.distance, 'keyword_rank', r.keyword_place, 'keyword_score', r.keyword_score,
+        'matched', (
+            select jsonb_object_agg(u.lexeme, cardinality(u.positions) order by u.lexeme)
+            from knowledge.chunks as c
+            cross join lateral unnest(c.tsv) as u
+            inner join unnest(request.lexemes, request.prefixes) as q (lexeme, prefix)
+                on case when q.prefix then starts_with(u.lexeme, q.lexeme) else u.lexeme = q.lexeme end
+            where c.org_id = (request.asking).org_id and c.chunk_id = r.chunk_id
+        )) order by r.place)
+    into part
+    from knowledge_private.run_search(request, embedding, k, options) as r;
+    return explained || jsonb_build_object('search_ms', knowledge_private.milliseconds_since(started),
+        'rows', coalesce(part, '[]'));
+end
+$$;
+
+comment on function knowledge.explain_search(text, vector, integer, text, text[], text[], jsonb, text, jsonb) is
+'Why search_scoped answers what it does with the same arguments, as json: legs that take part; compartments and chunks
+permitted; per leg its rows and time, the vector leg''s plan (exact or index), the keyword leg''s terms with the number of
+permitted chunks that have them and their idf; the settings that decide; and for each row both legs'' ranks and measures
+and the matched lexemes with their frequency. Nothing in it is about what the context may not read. Errors as there.';
+revoke all on function knowledge.explain_search(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) from public;
+grant execute on function knowledge.explain_search(
+    text, vector, integer, text, text[], text[], jsonb, text, jsonb
+) to knowledge_reader;
+
+-- ---- sql/61_search/23_passages.sql
+create function knowledge.passages(chunk_ids uuid[], neighbours integer default 1)
+returns table (
+    place integer,
+    document_id uuid,
+    source_type text,
+    source_id text,
+    title text,
+    uri text,
+    heading text,
+    body text,
+    first_ordinal integer,
+    last_ordinal integer,
+    char_start integer,
+    char_end integer,
+    chunks uuid[]
+)
+language plpgsql
+stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
     asking knowledge_private.claim := knowledge_private.context();
-    org knowledge.orgs := knowledge_private.use_org(asking.org_id);
-    name text;
-    counted bigint;
+    readable integer[] := knowledge_private.readable_compartments();
 begin
-    if org.active_model is null then
-        perform knowledge_private.fail('KB004', 'the org has no model, so there is nothing to index');
+    if passages.chunk_ids is null or cardinality(passages.chunk_ids) > 1000 then
+        perform knowledge_private.fail('KB005', 'chunk_ids must be a list of at most 1000');
     end if;
-    name := format('vectors_%s_of_%s', org.active_model, left(encode(sha256(convert_to(asking.org_id, 'UTF8')), 'hex'), 24));
-    execute format('create index if not exists %I on %s using hnsw (embedding %s.halfvec_cosine_ops) where org_id = %L',
-        name, knowledge_private.vector_table(org.active_model), knowledge_private.vector_schema(), asking.org_id);
-    execute format('select count(*) from %s where org_id = $1', knowledge_private.vector_table(org.active_model))
-    into counted
-    using asking.org_id;
-    insert into knowledge_private.promoted as p (org_id, model_id, index_name, vectors)
-    values (asking.org_id, org.active_model, name, counted)
-    on conflict (org_id, model_id) do update set vectors = excluded.vectors;
-    return name;
+    if passages.neighbours is null or passages.neighbours not between 0 and 100 then
+        perform knowledge_private.fail('KB005', 'neighbours must be from 0 to 100');
+    end if;
+    return query
+    with hit as materialized (
+        select h.place, p.document_id, p.ordinal
+        from unnest(passages.chunk_ids) with ordinality as h (chunk_id, place)
+        cross join lateral (
+            select t.* from knowledge.positions as t
+            where t.org_id = asking.org_id and t.chunk_id = h.chunk_id and t.compartment_id = any (readable) offset 0
+        ) as p
+    ),
+    around as (
+        select p.document_id, p.ordinal, min(h.place) as place, min(h.place) filter (where h.ordinal = p.ordinal) as own
+        from hit as h
+        cross join lateral (
+            select t.* from knowledge.positions as t
+            where
+                t.org_id = asking.org_id and t.document_id = h.document_id
+                and t.ordinal between h.ordinal - passages.neighbours and h.ordinal + passages.neighbours
+            offset 0
+        ) as p
+        group by p.document_id, p.ordinal
+    ),
+    -- Ordinals that follow each other without a gap are one passage.
+    runs as (
+        select a.*, a.ordinal - row_number() over (partition by a.document_id order by a.ordinal) as run from around as a
+    )
+    select
+        (row_number() over (order by min(r.place)))::integer,
+        r.document_id, d.source_type, d.source_id, d.title, d.uri,
+        (array_agg(c.heading order by r.own nulls last, r.ordinal))[1],
+        string_agg(c.body, E'\n\n' order by r.ordinal),
+        min(r.ordinal), max(r.ordinal), min(c.char_start), max(c.char_end),
+        array_agg(c.chunk_id order by r.ordinal)
+    from runs as r
+    cross join lateral (
+        select p.chunk_id, p.char_start, p.char_end, t.heading, t.body
+        from knowledge.positions as p
+        cross join lateral (
+            select k.heading, k.body from knowledge.chunks as k
+            where k.org_id = p.org_id and k.chunk_id = p.chunk_id offset 0
+        ) as t
+        where p.org_id = asking.org_id and p.document_id = r.document_id and p.ordinal = r.ordinal offset 0
+    ) as c
+    cross join lateral (
+        select t.* from knowledge.documents as t where t.org_id = asking.org_id and t.document_id = r.document_id offset 0
+    ) as d
+    group by r.document_id, r.run, d.source_type, d.source_id, d.title, d.uri
+    order by 1;
 end
 $$;
 
-comment on function knowledge.promote_org() is
-'Builds the partial HNSW index of the context''s org, for one with more vectors than the setting exact_rows, and returns
-its name. Ingests into the model''s table wait while it is built (about 3,000 vectors a second). Answers are right without
-it. KB004 when the org has no model.';
-revoke all on function knowledge.promote_org() from public;
-grant execute on function knowledge.promote_org() to knowledge_admin;
+comment on function knowledge.passages(uuid[], integer) is
+'Chunks that a search found, widened by up to neighbours (0 to 100) chunks on either side within their documents; where
+these touch or overlap they are one passage. place: from 1, in the order of the best of chunk_ids in it. body: the texts with
+a blank line between. char_start to char_end: in the source. heading: of that best chunk. A chunk_id that is not there, or
+not for this caller, is left out. KB001, KB002 context, KB005 more than 1000 chunk_ids, bad neighbours.';
+revoke all on function knowledge.passages(uuid[], integer) from public;
+grant execute on function knowledge.passages(uuid[], integer) to knowledge_reader;
 
 -- ---- sql/62_lifecycle/01_sources.sql
 -- What there is, as the context may see it.
@@ -3462,7 +4043,7 @@ stable
 begin atomic
     select
         d.document_id, d.source_type, d.source_id, v.source_version, d.org_scope, c.visibility, c.audience, d.title,
-        d.uri, d.metadata, d.language, v.content_hash, v.chunk_count, d.created_at, d.updated_at
+        d.uri, d.metadata, c.language, v.content_hash, v.chunk_count, d.created_at, d.updated_at
     from knowledge_private.permitted_compartments(asking) as c
     inner join knowledge.documents as d on d.org_id = c.org_id and d.compartment_id = c.compartment_id
     inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version;
@@ -3471,6 +4052,28 @@ end;
 comment on function knowledge_private.readable_sources(knowledge_private.claim) is
 'The documents with a live version that a claim may read.';
 revoke all on function knowledge_private.readable_sources(knowledge_private.claim) from public;
+
+create function knowledge_private.forget_lexemes(org_id text, compartment_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+    -- A lexeme is kept when a hundredth of the chunks has it, so less than that cannot have held one alone.
+    update knowledge.compartments as c set counted_chunks = 0
+    where
+        c.org_id = org_id and c.compartment_id = compartment_id
+        and c.counted_chunks > 0 and (c.counted_chunks - c.chunks) * 100 >= c.counted_chunks;
+    if found then
+        delete from knowledge_private.lexeme_counts as l where l.org_id = org_id and l.compartment_id = compartment_id;
+    end if;
+end
+$$;
+
+comment on function knowledge_private.forget_lexemes(text, integer) is
+'Forgets the counted lexemes of a compartment that has lost so many chunks that one of them could be of these alone.';
+revoke all on function knowledge_private.forget_lexemes(text, integer) from public;
 
 create function knowledge_private.erase_documents(asking knowledge_private.claim, documents uuid[], out erased jsonb)
 language plpgsql
@@ -3499,6 +4102,7 @@ begin
         order by d.compartment_id
     loop
         perform knowledge_private.count_chunks(document.org_id, document.document_id, document.compartment_id, -1);
+        perform knowledge_private.forget_lexemes(document.org_id, document.compartment_id);
     end loop;
     for model in select m.model_id from knowledge.models as m where m.state <> 'retired' order by m.model_id loop
         execute format('delete from %s where org_id = $1 and document_id = any ($2)',
@@ -3827,9 +4431,11 @@ begin
             delete from knowledge.audiences as a where a.org_id = asking.org_id;
             delete from knowledge.tags as t where t.org_id = asking.org_id;
             for index_name in
-                delete from knowledge_private.promoted as p where p.org_id = asking.org_id returning p.index_name
+                select c.relname from knowledge.models as m
+                inner join pg_class as c on c.relname = knowledge_private.index_name(asking.org_id, m.model_id)
+                where c.relnamespace = 'knowledge'::regnamespace
             loop
-                execute format('drop index if exists knowledge.%I', index_name);
+                execute format('drop index knowledge.%I', index_name);
             end loop;
             update knowledge.orgs as o
             set status = 'offboarded', offboarded_at = now(), active_model = null
@@ -4007,6 +4613,32 @@ comment on function knowledge_private.count_lexemes(knowledge.compartments) is
 'Counts the lexemes of a compartment anew and keeps those in at least a hundredth of its chunks.';
 revoke all on function knowledge_private.count_lexemes(knowledge.compartments) from public;
 
+-- ---- sql/64_maintenance/02_alike_vectors.sql
+-- Some hundred equal vectors fill each other's neighbour lists in an HNSW graph, and no walk leads in or out.
+
+create function knowledge_private.alike_vectors(org_id text, model_id integer)
+returns bigint
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    most bigint;
+begin
+    execute format(
+        'select max(n.vectors) from ('
+        'select count(*) as vectors from %s as v where v.org_id = $1 group by v.embedding) as n',
+        knowledge_private.vector_table(model_id))
+    into most
+    using alike_vectors.org_id;
+    return coalesce(most, 0);
+end
+$$;
+
+comment on function knowledge_private.alike_vectors(text, integer) is
+'How often the most frequent of an org''s vectors is there.';
+revoke all on function knowledge_private.alike_vectors(text, integer) from public;
+
 -- ---- sql/64_maintenance/10_maintain.sql
 create function knowledge.maintain()
 returns table (task text, done bigint)
@@ -4057,6 +4689,77 @@ shrunk by a tenth, which keeps questions to large orgs quick. Never needed for a
 revoke all on function knowledge.maintain() from public;
 grant execute on function knowledge.maintain() to knowledge_owner;
 
+-- ---- sql/64_maintenance/11_index_plan.sql
+create function knowledge.index_plan()
+returns table (statement text, reason text)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    with size as (
+        select
+            o.org_id,
+            o.active_model,
+            knowledge_private.index_name(o.org_id, o.active_model) as name,
+            sum(c.chunks) as chunks,
+            row_number() over (order by sum(c.chunks) desc, o.org_id) as place
+        from knowledge.orgs as o
+        inner join knowledge.compartments as c on c.org_id = o.org_id
+        where o.active_model is not null
+        group by o.org_id
+    ),
+    there as (
+        select c.relname::text as name, i.indisvalid as valid
+        from pg_class as c
+        inner join pg_index as i on i.indexrelid = c.oid
+        inner join pg_am as m on m.oid = c.relam
+        where c.relnamespace = 'knowledge'::regnamespace and m.amname = 'hnsw'
+    )
+    select * from (
+        -- One that is there stays until its org has shrunk to half of what earns one.
+        select
+            format('drop index concurrently knowledge.%I', t.name),
+            case
+                when not t.valid then 'its build was interrupted'
+                when z.chunks * 2 >= s.promoted_chunks and z.place <= s.promoted_orgs
+                    then 'its org has too many equal vectors'
+                else 'its org is too small for it, or gone'
+            end
+        from there as t
+        cross join knowledge_private.settings as s
+        left join size as z on z.name = t.name
+        where not t.valid or z.name is null or z.chunks * 2 < s.promoted_chunks or z.place > s.promoted_orgs
+            or knowledge_private.alike_vectors(z.org_id, z.active_model) > s.alike_vectors
+        order by t.name
+    ) as dropped
+    union all
+    select * from (
+        select
+            format('create index concurrently %I on %s using hnsw (embedding %s.halfvec_cosine_ops) where org_id = %L',
+                z.name, knowledge_private.vector_table(z.active_model), knowledge_private.vector_schema(), z.org_id),
+            format('its org has %s chunks', z.chunks)
+        from size as z
+        cross join knowledge_private.settings as s
+        where
+            z.chunks >= s.promoted_chunks and z.place <= s.promoted_orgs
+            and not exists (select from there as t where t.name = z.name and t.valid)
+            and knowledge_private.alike_vectors(z.org_id, z.active_model) <= s.alike_vectors
+        order by z.place
+    ) as created;
+end
+$$;
+
+comment on function knowledge.index_plan() is
+'The statements, in order, that give each org with at least promoted_chunks chunks (and no more than promoted_orgs of them,
+the largest first) a partial HNSW index of its own, and take it from those that have shrunk to half of that or left, or have
+more than alike_vectors equal vectors; indexes that an interrupted build left invalid are dropped first. Run each outside a transaction as knowledge_owner: pg-knowledge
+maintain, or \gexec in psql. Answers are right without any of it.';
+revoke all on function knowledge.index_plan() from public;
+grant execute on function knowledge.index_plan() to knowledge_owner;
+
 -- ---- sql/90_finish/01_version.sql
 create function knowledge.version()
 returns text
@@ -4074,4 +4777,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'fd3aada8dd9484c2a78210dbd344440ad43028dbb2e8b2f9a8346e046d71ec88', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'b1c43ed51197eba03541cf469215ca43a62ec5443ddb17dfa3631d8253406b3a', current_setting('pg_knowledge.granted_usage')::text[]);

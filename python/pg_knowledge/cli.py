@@ -81,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_migrate)
 
     command = commands.add_parser(
+        "maintain",
+        parents=[database],
+        help="expire, count and index: as a role that may become knowledge_owner, now and then",
+    )
+    command.set_defaults(run=_maintain)
+
+    command = commands.add_parser(
         "register-model", parents=[caller, embedder], help="register the embedder's model"
     )
     command.set_defaults(run=_register_model)
@@ -104,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--source-type", action="append", help="only this kind; repeatable")
     command.add_argument("--visibility", action="append", help="a label to see; repeatable")
     command.add_argument("--metadata", type=_json_object, help="JSON object to be contained")
+    command.add_argument("--explain", action="store_true", help="say why, instead of the texts")
     command.set_defaults(run=_search)
 
     command = commands.add_parser("sources", parents=[caller], help="list the documents")
@@ -178,6 +186,18 @@ def _migrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _maintain(arguments: argparse.Namespace) -> int:
+    with database_errors(), _connect(arguments) as conn:
+        conn.execute("set role knowledge_owner")
+        for task, done in conn.execute("select task, done from knowledge.maintain()").fetchall():
+            _print(arguments, {"task": task, "done": done})
+        plan = conn.execute("select statement, reason from knowledge.index_plan()").fetchall()
+        for statement, reason in plan:
+            _print(arguments, {"statement": statement, "reason": reason})
+            conn.execute(statement)
+    return 0
+
+
 def _register_model(arguments: argparse.Namespace) -> int:
     with _connect(arguments) as conn:
         _print(arguments, {"model_id": _knowledge(arguments, conn).register_model()})
@@ -188,12 +208,9 @@ def _ingest(arguments: argparse.Namespace) -> int:
     failed = 0
     with _connect(arguments) as conn:
         knowledge = _knowledge(arguments, conn)
-        files = [(found, base) for base in arguments.paths for found in find_documents(base)]
-        if not files:
-            raise InvalidArgument("no .md or .txt file there")
+        files = _by_source_id(arguments.paths)
         bar = Bar(sys.stderr, len(files))
-        for path, base in files:
-            source_id = path.relative_to(base).as_posix() if base.is_dir() else path.name
+        for source_id, path in files.items():
             shown = source_id.encode(errors="backslashreplace").decode()  # a name may be no text
             try:
                 document = read_document(path)
@@ -229,16 +246,38 @@ def _ingest(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _by_source_id(paths: Sequence[Path]) -> dict[str, Path]:
+    """The files at or below paths by what each is called: its path within its folder."""
+    files: dict[str, Path] = {}
+    for base in paths:
+        for path in find_documents(base):
+            source_id = path.relative_to(base).as_posix() if base.is_dir() else path.name
+            other = files.setdefault(source_id, path)
+            if other != path:
+                raise InvalidArgument(
+                    f"{other} and {path} would both be {source_id}",
+                    hint="Name the folder that both are in, or give each a --source-type.",
+                )
+    if not files:
+        raise InvalidArgument("no .md or .txt file there")
+    return files
+
+
 def _search(arguments: argparse.Namespace) -> int:
+    asked: dict[str, Any] = {
+        "k": arguments.k,
+        "mode": arguments.mode,
+        "source_types": arguments.source_type,
+        "visibility": arguments.visibility or ("org",),
+        "metadata": arguments.metadata,
+    }
     with _connect(arguments) as conn:
-        result = _knowledge(arguments, conn).search(
-            arguments.query,
-            k=arguments.k,
-            mode=arguments.mode,
-            source_types=arguments.source_type,
-            visibility=arguments.visibility or ("org",),
-            metadata=arguments.metadata,
-        )
+        knowledge = _knowledge(arguments, conn)
+        if arguments.explain:
+            explained = knowledge.explain(arguments.query, **asked)
+            print(json.dumps(explained) if arguments.json else render_explanation(explained))
+            return 0
+        result = knowledge.search(arguments.query, **asked)
     for hit in result:
         if arguments.json:
             _print(arguments, hit)
@@ -300,6 +339,36 @@ def render_hit(hit: Hit) -> str:
         f"     {where}; {', '.join(why)}; score {hit.score:.4f}\n"
         f"     {text[:160]}{'…' if len(text) > 160 else ''}"
     )
+
+
+def render_explanation(explained: dict[str, Any]) -> str:
+    """What explain_search says, for a terminal: the search, each leg, then a line a row."""
+    lines = [
+        f"{explained['permitted_chunks']} chunks in {explained['compartments']} compartments may be"
+        f" read; legs: {', '.join(explained['legs']) or 'none'}; {explained['search_ms']} ms"
+    ]
+    if vector := explained.get("vector"):
+        lines.append(f"vector: {vector['rows']} rows, {vector['plan']}, {vector['ms']} ms")
+    if keyword := explained.get("keyword"):
+        lines.append(f"keyword: {keyword['rows']} rows, {keyword['ms']} ms")
+        lines += [
+            f"    {term['lexeme']}{'*' if term['prefix'] else ''}: in {term['chunks']} chunks,"
+            f" idf {term['idf']:.2f}, asked {term['repeats']}x"
+            for term in keyword["terms"]
+        ]
+    lines.append(f"{'rank':>4}  {'score':>7}  {'vector':>14}  {'keyword':>14}  matched")
+    for row in explained["rows"]:
+        vector_leg = _leg(row["vector_rank"], row["vector_distance"])
+        keyword_leg = _leg(row["keyword_rank"], row["keyword_score"])
+        matched = ", ".join(f"{word} {n}x" for word, n in (row["matched"] or {}).items())
+        lines.append(
+            f"{row['rank']:>4}  {row['score']:7.4f}  {vector_leg:>14}  {keyword_leg:>14}  {matched}"
+        )
+    return "\n".join(lines)
+
+
+def _leg(rank: int | None, measure: float | None) -> str:
+    return "-" if rank is None or measure is None else f"{rank} ({measure:.4f})"
 
 
 class Bar:

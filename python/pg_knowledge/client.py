@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -35,6 +36,7 @@ from .types import (
     Hit,
     IngestReport,
     Mode,
+    Passage,
     SearchResult,
     Source,
     SourceStats,
@@ -49,6 +51,7 @@ __all__ = ["Knowledge"]
 
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
+Reranker = Callable[[str, Sequence[str]], Sequence[float]]
 # How often a document is completed again because vectors it reused went away before it was live.
 _REPEATS = 5
 
@@ -247,15 +250,62 @@ class Knowledge:
         visibility: Sequence[str] = ("org",),
         metadata: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        rerank: Reranker | None = None,
+        candidates: int = 50,
     ) -> SearchResult:
         """The k best chunks that the caller may read, best first: min(k, matches) of them.
 
         query: words or a question; "quoted phrases" must stand in what the words find, -excluded
         words in nothing. mode: hybrid needs an embedder for its vector leg and does without it;
         vector requires one. source_types: None is any, an empty list is none. visibility: the
-        labels to see. metadata: what the document's metadata must contain. options: see
-        ``knowledge.search_scoped``.
+        labels to see. metadata: a filter, {"year": {"$gte": 2025}}; see
+        ``knowledge.metadata_matches``. options: see ``knowledge.search_scoped``. rerank: gives
+        the bodies of the first candidates hits a score each, from the query; the best k by that
+        score are the result.
         """
+        if rerank is None:
+            asked = self._asked(query, k, mode, source_types, visibility, metadata, options)
+            return SearchResult(self._hits(asked))
+        wide = max(k, candidates)
+        asked = self._asked(query, wide, mode, source_types, visibility, metadata, options)
+        return SearchResult(_reranked(query, self._hits(asked), rerank)[:k])
+
+    def explain(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        mode: Mode = "hybrid",
+        source_types: Sequence[str] | None = None,
+        visibility: Sequence[str] = ("org",),
+        metadata: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Why ``search`` answers what it does: legs, plan, times, terms, and each row's ranks.
+
+        Arguments as there; the keys are those of ``knowledge.explain_search``.
+        """
+        asked = self._asked(query, k, mode, source_types, visibility, metadata, options)
+        (row,) = self._call(_named_call("explain_search", asked), **asked)
+        return dict(row["explain_search"])
+
+    def passages(self, hits: Iterable[Hit | UUID], neighbours: int = 1) -> list[Passage]:
+        """Hits widened by up to neighbours chunks on either side; what touches is one passage."""
+        chunk_ids = [hit.chunk_id if isinstance(hit, Hit) else hit for hit in hits]
+        rows = self._call("select * from knowledge.passages(%s, %s)", chunk_ids, neighbours)
+        return [from_row(Passage, row) for row in rows]
+
+    def _asked(
+        self,
+        query: str,
+        k: int,
+        mode: Mode,
+        source_types: Sequence[str] | None,
+        visibility: Sequence[str],
+        metadata: Mapping[str, Any] | None,
+        options: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """The arguments of a search by name, with the embedding of query where one is wanted."""
         given: dict[str, Any] = {
             "query": query,
             "k": k,
@@ -272,8 +322,11 @@ class Knowledge:
             self._check_model(self._embedder)
             (vector,) = _embed(self._embedder, [query])
             given |= {"embedding": _vector(vector), "fingerprint": self._embedder.fingerprint}
-        rows = self._call(_named_call("search_scoped", given), **given)
-        return SearchResult(tuple(from_row(Hit, row) for row in rows))
+        return given
+
+    def _hits(self, asked: dict[str, Any]) -> tuple[Hit, ...]:
+        rows = self._call(_named_call("search_scoped", asked), **asked)
+        return tuple(from_row(Hit, row) for row in rows)
 
     def _check_model(self, embedder: Embedder) -> None:
         """Refuses an embedder that is not the org's model before it is asked for anything."""
@@ -413,6 +466,20 @@ class Knowledge:
         if installed.split(".")[:2] != ours.split(".")[:2]:
             raise InstallationError(f"the database has pg_knowledge {installed}, the driver {ours}")
         self._checked = True
+
+
+def _reranked(query: str, hits: Sequence[Hit], rerank: Reranker) -> tuple[Hit, ...]:
+    """The hits in the order of the re-ranker's scores; equal scores stay as they were."""
+    if not hits:
+        return ()
+    scores = [float(score) for score in rerank(query, [hit.body for hit in hits])]
+    if len(scores) != len(hits):
+        raise InvalidArgument(f"the re-ranker gave {len(scores)} scores for {len(hits)} texts")
+    order = sorted(zip(scores, hits, strict=True), key=lambda pair: -pair[0])
+    return tuple(
+        replace(hit, rank=place, rerank_score=score)
+        for place, (score, hit) in enumerate(order, start=1)
+    )
 
 
 def _named_call(function: str, given: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Iterable
 
-from .types import Hit
+from .types import Hit, Passage
 
 __all__ = ["render_context"]
 
@@ -16,9 +16,9 @@ _FENCE = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 _LESS_THAN = "‹"
 
 
-def render_context(hits: Iterable[Hit], *, max_tokens: int | None = None) -> str:
-    """The hits, best first, each between tags that only this call knows, after one line that says
-    what they are.
+def render_context(hits: Iterable[Hit | Passage], *, max_tokens: int | None = None) -> str:
+    """The hits or passages, best first, each between tags that only this call knows, after one
+    line that says what they are.
 
     What is found was written by others and may try to give orders. Each piece stands between
     <untrusted-NONCE …> and </untrusted-NONCE>, with a random NONCE of 64 bits a call; anything
@@ -44,9 +44,9 @@ def render_context(hits: Iterable[Hit], *, max_tokens: int | None = None) -> str
     return intro + "".join(pieces) if pieces else ""
 
 
-def _piece(hit: Hit, fence: str) -> str:
+def _piece(hit: Hit | Passage, fence: str) -> str:
     attributes = {
-        "rank": str(hit.rank),
+        "rank": str(hit.rank if isinstance(hit, Hit) else hit.place),
         "source": f"{hit.source_type}/{hit.source_id}",
         "title": hit.title,
         "heading": hit.heading,

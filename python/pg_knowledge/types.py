@@ -15,6 +15,7 @@ __all__ = [
     "Hit",
     "IngestReport",
     "Mode",
+    "Passage",
     "SearchResult",
     "Source",
     "SourceStats",
@@ -73,6 +74,7 @@ class Hit:
     rank: from 1. score: sum over the legs of weight / (rrf_k + rank). body:
     source[char_start:char_end], where the writer gave a range. vector_rank and keyword_rank: None
     where that leg did not find it; vector_distance: cosine, 0 to 2; keyword_score: BM25.
+    rerank_score: what a re-ranker gave it; then rank is the order of these scores.
     """
 
     rank: int
@@ -97,6 +99,29 @@ class Hit:
     keyword_rank: int | None
     keyword_score: float | None
     legs: tuple[str, ...]
+    rerank_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Chunks that follow each other in a document, found ones and their neighbours, as one text.
+
+    place: from 1, in the order of the best hit in it. body: the chunks with a blank line between.
+    """
+
+    place: int
+    document_id: UUID
+    source_type: str
+    source_id: str
+    title: str
+    uri: str | None
+    heading: str
+    body: str
+    first_ordinal: int
+    last_ordinal: int
+    char_start: int | None
+    char_end: int | None
+    chunks: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,5 +212,6 @@ class Erasure:
 def from_row(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
     """A ``kind`` from the columns of a row with the names of its fields; lists become tuples."""
     values = {**row, **more}
-    picked = {field.name: values[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    picked = {name: values[name] for name in names if name in values}
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in picked.items()})

@@ -4,6 +4,9 @@ create table knowledge_private.settings (
     only_row boolean primary key default true check (only_row),
     exact_rows integer not null default 10000 check (exact_rows >= 0),
     index_share real not null default 0.1 check (index_share between 0 and 1),
+    promoted_chunks integer not null default 20000 check (promoted_chunks >= 1),
+    promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
+    alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 2000 check (scanned_chunks >= 0),
     candidates integer not null default 5000 check (candidates >= 1),
     long_list integer not null default 1000 check (long_list >= 0),
@@ -19,6 +22,12 @@ comment on column knowledge_private.settings.exact_rows is
 'Up to this many permitted vectors a search is exact, also in an org that has an index of its own.';
 comment on column knowledge_private.settings.index_share is
 'The index of an org is used only when the permitted vectors are at least this share of it.';
+comment on column knowledge_private.settings.promoted_chunks is
+'An org with this many chunks earns a vector index of its own (index_plan), and loses it below half of that.';
+comment on column knowledge_private.settings.promoted_orgs is
+'At most so many orgs have an index of their own: each costs every ingest and every plan a little.';
+comment on column knowledge_private.settings.alike_vectors is
+'An org with more equal vectors than this has no index: in its graph they would be an island that hides others.';
 comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is

@@ -10,6 +10,7 @@ create table knowledge.compartments (
     source_type text collate "C" not null,
     visibility text collate "C" not null,
     audience text[] collate "C" not null check (cardinality(audience) > 0),
+    language text not null,
     acl text[] collate "C" not null check (cardinality(acl) > 0),
     acl_version bigint not null,
     chunks bigint not null default 0 check (chunks >= 0),
@@ -32,17 +33,19 @@ comment on function knowledge_private.audience_key(text[]) is
 revoke all on function knowledge_private.audience_key(text[]) from public;
 
 create unique index compartments_identity on knowledge.compartments
-(knowledge_private.audience_key(audience), source_type, visibility, org_scope, org_id) nulls not distinct;
+(knowledge_private.audience_key(audience), source_type, visibility, language, org_scope, org_id) nulls not distinct;
 create index compartments_acl on knowledge.compartments using gin (acl);
 
 comment on table knowledge.compartments is
-'All chunks with the same org, scope, source type, visibility and audience. A change of permission changes rows here.';
+'All chunks with the same org, scope, source type, visibility, audience and language. A change of permission changes rows
+here.';
 comment on column knowledge.compartments.org_id is 'The tenant.';
 comment on column knowledge.compartments.compartment_id is 'Number within the org.';
 comment on column knowledge.compartments.org_scope is 'The part of the org; null is org-wide.';
 comment on column knowledge.compartments.source_type is 'Kind of source, as the application names it.';
 comment on column knowledge.compartments.visibility is 'Label; a search sees ''org'' unless it asks for more.';
 comment on column knowledge.compartments.audience is 'Whom the author declared the documents for, sorted.';
+comment on column knowledge.compartments.language is 'Text search configuration its chunks are indexed by.';
 comment on column knowledge.compartments.acl is 'The tags derived from the audience: a caller with any of them may read.';
 comment on column knowledge.compartments.acl_version is 'Sum of the versions of the rules that acl was derived by.';
 comment on column knowledge.compartments.chunks is 'Live chunks in it: the N of BM25.';

@@ -11,7 +11,6 @@ create table knowledge.documents (
     title text not null default '',
     uri text,
     metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
-    language text,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     primary key (org_id, document_id),
@@ -36,7 +35,6 @@ comment on column knowledge.documents.live_version is 'The version that is searc
 comment on column knowledge.documents.title is 'Title for citations.';
 comment on column knowledge.documents.uri is 'Where a person can open it.';
 comment on column knowledge.documents.metadata is 'A json object to filter by.';
-comment on column knowledge.documents.language is 'Text search configuration its chunks were indexed by.';
 comment on column knowledge.documents.created_at is 'When it was first begun.';
 comment on column knowledge.documents.updated_at is 'When its live version was published.';
 

@@ -39,7 +39,7 @@ revoke all on function knowledge_private.protect_compartment(regclass) from publ
 
 do $protect$
 begin
-    perform knowledge_private.protect_org('knowledge.orgs', 'knowledge_reader');
+    perform knowledge_private.protect_org('knowledge.orgs', 'knowledge_admin');
     perform knowledge_private.protect_org('knowledge.tags', 'knowledge_writer');
     perform knowledge_private.protect_org('knowledge.audiences', 'knowledge_writer');
     perform knowledge_private.protect_org('knowledge.audit_log', 'knowledge_admin');
@@ -53,6 +53,9 @@ $protect$;
 -- Nobody reads these directly: enabled without a policy, row-level security shows nothing.
 alter table knowledge.versions enable row level security;
 alter table knowledge_private.staged_chunks enable row level security;
+
+-- Of their org readers see what a search needs, and not how often its log was written.
+grant select (org_id, status, language, active_model) on knowledge.orgs to knowledge_reader;
 
 -- Models belong to the database, not to an org.
 grant select on knowledge.models to knowledge_reader;

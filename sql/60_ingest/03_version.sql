@@ -53,7 +53,7 @@ was aborted or superseded or the lease is another''s. It may be live: a call tha
 revoke all on function knowledge_private.writable_version(uuid, bigint) from public;
 
 create function knowledge_private.ensure_compartment(
-    org_id text, org_scope text, source_type text, visibility text, audience text[]
+    org_id text, org_scope text, source_type text, visibility text, audience text[], language text
 )
 returns integer
 language plpgsql
@@ -71,6 +71,7 @@ begin
             and c.org_scope is not distinct from ensure_compartment.org_scope
             and c.source_type = ensure_compartment.source_type
             and c.visibility = ensure_compartment.visibility
+            and c.language = ensure_compartment.language
             and knowledge_private.audience_key(c.audience) = knowledge_private.audience_key(ensure_compartment.audience);
         if found then
             return found_id;
@@ -86,7 +87,7 @@ begin
         perform pg_advisory_xact_lock(hashtextextended('pg_knowledge compartments of ' || org_id, 0));
     end loop;
     insert into knowledge.compartments as c (
-        org_id, compartment_id, org_scope, source_type, visibility, audience, acl, acl_version
+        org_id, compartment_id, org_scope, source_type, visibility, audience, language, acl, acl_version
     )
     select
         ensure_compartment.org_id,
@@ -97,6 +98,7 @@ begin
         ensure_compartment.source_type,
         ensure_compartment.visibility,
         ensure_compartment.audience,
+        ensure_compartment.language,
         r.acl,
         r.acl_version
     from knowledge_private.derive_acl(ensure_compartment.org_id, ensure_compartment.audience) as r
@@ -105,9 +107,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.ensure_compartment(text, text, text, text, text[]) is
+comment on function knowledge_private.ensure_compartment(text, text, text, text, text[], text) is
 'The number of the compartment with this identity, made if it is new.';
-revoke all on function knowledge_private.ensure_compartment(text, text, text, text, text[]) from public;
+revoke all on function knowledge_private.ensure_compartment(text, text, text, text, text[], text) from public;
 
 create function knowledge_private.vector_table(model_id integer)
 returns text

@@ -122,7 +122,7 @@ comment on function knowledge_private.move_chunks(knowledge.documents, integer) 
 revoke all on function knowledge_private.move_chunks(knowledge.documents, integer) from public;
 
 create function knowledge_private.publish(
-    version knowledge.versions, document knowledge.documents, compartment_id integer,
+    version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
     out kept integer, out embedded integer, out reused integer, out without_vector integer
 )
 language plpgsql
@@ -143,7 +143,7 @@ begin
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
     end if;
-    if document.language <> version.language then
+    if new_language then
         for staged in
             select s.ordinal, s.tsv, s.words from knowledge_private.staged_chunks as s
             where s.org_id = version.org_id and s.version_id = version.version_id and is_kept[s.ordinal + 1]
@@ -206,8 +206,8 @@ begin
 end
 $$;
 
-comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer) is
-'Makes the live chunks of a document those that its version staged. Returns how many were kept, how many got a new vector,
-how many the vector of another chunk with the same text, and how many have none.
+comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
+'Makes the live chunks of a document those that its version staged, indexed anew where new_language. Returns how many were
+kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
-revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer) from public;
+revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;

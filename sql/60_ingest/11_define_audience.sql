@@ -49,7 +49,8 @@ begin
         and c.org_id = o.org_id and c.compartment_id = o.compartment_id;
     get diagnostics changed = row_count;
     perform knowledge_private.audit(asking.org_id, 'define_audience',
-        jsonb_build_object('audience', audience, 'tags', normal, 'compartments', changed));
+        jsonb_build_object('audience_digest', encode(knowledge_private.text_key(audience), 'hex'), 'tags', cardinality(normal),
+            'compartments', changed));
     return changed;
 end
 $$;

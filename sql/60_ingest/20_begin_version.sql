@@ -87,7 +87,10 @@ begin
     wanted.uri := begin_version.uri;
     wanted.metadata := begin_version.metadata;
     wanted.language := case
-        when begin_version.language is null then coalesce(document.language, org.language)
+        when begin_version.language is null then coalesce((
+            select c.language from knowledge.compartments as c
+            where c.org_id = document.org_id and c.compartment_id = document.compartment_id
+        ), org.language)
         else knowledge_private.resolve_language(begin_version.language)
     end;
     wanted.lease := 1;

@@ -33,7 +33,7 @@ begin
                 format('%s of %s chunks are staged, %s of them without a vector', staged, version.chunk_count,
                     cardinality(missing)),
                 jsonb_build_object('chunk_count', version.chunk_count, 'staged', staged, 'unembedded', cardinality(missing)),
-                'begin_version tells which ordinals are missing.');
+                'Stage what is missing; stage_chunks tells which ordinals need a vector.');
         end if;
 
         select d.* into strict document
@@ -43,13 +43,14 @@ begin
         from knowledge.compartments as c
         where c.org_id = document.org_id and c.compartment_id = document.compartment_id;
         target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
-            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience));
+            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
+            version.language);
 
-        done := knowledge_private.publish(version, document, target);
+        done := knowledge_private.publish(version, document, target, old.language <> version.language);
         if done.without_vector > 0 and not coalesce(allow_unembedded, false) then
             perform knowledge_private.fail('KB008', 'a vector that was to be reused is gone',
                 jsonb_build_object('chunk_count', version.chunk_count, 'unembedded', done.without_vector),
-                'begin_version tells which ordinals are missing.');
+                'Stage what is missing; stage_chunks tells which ordinals need a vector.');
         end if;
 
         update knowledge.versions as v set state = 'superseded', ended_at = now()
@@ -64,7 +65,7 @@ begin
         set
             compartment_id = target, live_version = version.version_id, title = coalesce(version.title, d.title),
             uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
-            language = version.language, updated_at = now()
+            updated_at = now()
         where d.org_id = version.org_id and d.document_id = version.document_id;
     end if;
 

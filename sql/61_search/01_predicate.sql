@@ -40,21 +40,86 @@ revoke all on function knowledge_private.compartment_predicate(
     knowledge_private.claim, integer[], text[], text[], boolean
 ) from public;
 
-create function knowledge_private.metadata_predicate(org_id text, metadata jsonb)
+create function knowledge_private.metadata_condition(filter jsonb)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    comparison constant jsonb := '{"$eq": "=", "$ne": "<>", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}';
+    conditions text[] := '{}';
+    field record;
+    test record;
+begin
+    if jsonb_typeof(filter) is distinct from 'object' then
+        perform knowledge_private.fail('KB005', 'a metadata filter must be a json object');
+    end if;
+    for field in select f.key, f.value from jsonb_each(filter) as f loop
+        if field.key in ('$and', '$or') then
+            if jsonb_typeof(field.value) <> 'array' then
+                perform knowledge_private.fail('KB005', format('%s takes a list of filters', field.key));
+            end if;
+            conditions := conditions || coalesce('(' || (
+                select string_agg(knowledge_private.metadata_condition(e), case field.key when '$and' then ' and ' else ' or ' end)
+                from jsonb_array_elements(field.value) as e
+            ) || ')', case field.key when '$and' then 'true' else 'false' end);
+        elsif field.key = '$not' then
+            conditions := conditions || format('not %s', knowledge_private.metadata_condition(field.value));
+        elsif field.key like '$%' then
+            perform knowledge_private.fail('KB005', format('unknown operator in metadata: %s', field.key));
+        elsif jsonb_typeof(field.value) <> 'object' or not exists (
+            select from jsonb_object_keys(field.value) as k where k like '$%'
+        ) then
+            conditions := conditions || format('d.metadata @> %L', jsonb_build_object(field.key, field.value));
+        else
+            for test in select t.key, t.value from jsonb_each(field.value) as t loop
+                if comparison ? test.key
+                    and (test.key in ('$eq', '$ne') or jsonb_typeof(test.value) in ('number', 'string'))
+                then
+                    -- Numbers compare with numbers and strings with strings; nothing else is greater or less.
+                    conditions := conditions || format(
+                        '(jsonb_typeof(d.metadata -> %1$L) %3$s and d.metadata -> %1$L %2$s %4$L::jsonb)',
+                        field.key, comparison ->> test.key,
+                        case
+                            when test.key in ('$eq', '$ne') then 'is not null'
+                            else format('is not distinct from %L', jsonb_typeof(test.value))
+                        end, test.value);
+                elsif test.key in ('$in', '$nin') and jsonb_typeof(test.value) = 'array' then
+                    conditions := conditions || format('(d.metadata ? %1$L and %2$s d.metadata -> %1$L = any (%3$L::jsonb[]))',
+                        field.key, case test.key when '$nin' then 'not' else '' end,
+                        array(select e from jsonb_array_elements(test.value) as e));
+                elsif test.key = '$exists' and jsonb_typeof(test.value) = 'boolean' then
+                    conditions := conditions || format('(d.metadata ? %L) = %L::boolean', field.key, test.value);
+                else
+                    perform knowledge_private.fail('KB005', format('unknown operator in metadata, or a wrong value: %s', test.key),
+                        field.value);
+                end if;
+            end loop;
+        end if;
+    end loop;
+    return coalesce('(' || array_to_string(nullif(conditions, '{}'), ' and ') || ')', 'true');
+end
+$$;
+
+comment on function knowledge_private.metadata_condition(jsonb) is
+'The condition on a row d with metadata that a filter (see metadata_matches) stands for. KB005 for a malformed filter.';
+revoke all on function knowledge_private.metadata_condition(jsonb) from public;
+
+create function knowledge_private.metadata_predicate(org_id text, filter jsonb)
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when metadata is null then 'true'
+        when filter is null then 'true'
         else format(
-            't.document_id in (select d.document_id from knowledge.documents as d '
-            'where d.org_id = %L and d.metadata @> %L::jsonb)',
-            metadata_predicate.org_id, metadata)
+            't.document_id in (select d.document_id from knowledge.documents as d where d.org_id = %L and %s)',
+            metadata_predicate.org_id, knowledge_private.metadata_condition(filter))
     end
 $$;
 
 comment on function knowledge_private.metadata_predicate(text, jsonb) is
-'The condition on a table t with document_id that holds for chunks of documents whose metadata contains metadata.';
+'The condition on a table t with document_id that holds for chunks of documents whose metadata a filter matches.';
 revoke all on function knowledge_private.metadata_predicate(text, jsonb) from public;

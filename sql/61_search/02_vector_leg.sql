@@ -1,24 +1,21 @@
 -- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
 -- earned a partial HNSW index of its own, found through that and checked for completeness.
 
-create table knowledge_private.promoted (
-    org_id text collate "C" not null references knowledge.orgs (org_id),
-    model_id integer not null references knowledge.models (model_id),
-    index_name text not null,
-    vectors bigint not null,
-    primary key (org_id, model_id)
-);
+create function knowledge_private.index_name(org_id text, model_id integer)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('vectors_%s_of_%s', model_id, left(encode(knowledge_private.text_key(org_id), 'hex'), 24))
+$$;
 
-comment on table knowledge_private.promoted is 'The orgs that have a vector index of their own.';
-comment on column knowledge_private.promoted.org_id is 'The tenant.';
-comment on column knowledge_private.promoted.model_id is 'The model whose vectors are indexed.';
-comment on column knowledge_private.promoted.index_name is 'Name of the index, in schema knowledge.';
-comment on column knowledge_private.promoted.vectors is 'How many vectors it had when it was built.';
-
-alter table knowledge_private.promoted enable row level security;
+comment on function knowledge_private.index_name(text, integer) is
+'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
+revoke all on function knowledge_private.index_name(text, integer) from public;
 
 create function knowledge_private.vector_plan(
-    org_id text, model_id integer, predicate text, out plan text, out permitted bigint
+    org_id text, model_id integer, predicate text, depth integer, out plan text, out permitted bigint
 )
 language plpgsql
 stable
@@ -26,20 +23,22 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     enough bigint;
-    -- Whatever is enough: so many that a short answer is noticed, for every depth.
-    deepest constant integer := 1000;
 begin
     plan := 'exact';
-    select greatest(s.exact_rows, (s.index_share * p.vectors)::bigint)
-    into enough
-    from knowledge_private.promoted as p
-    inner join pg_class as c on c.relname = p.index_name and c.relnamespace = 'knowledge'::regnamespace
-    inner join pg_index as i on i.indexrelid = c.oid and i.indisvalid
-    cross join knowledge_private.settings as s
-    where p.org_id = vector_plan.org_id and p.model_id = vector_plan.model_id;
-    if found then
+    if exists (
+        select from pg_class as c
+        inner join pg_index as i on i.indexrelid = c.oid
+        where
+            c.relname = knowledge_private.index_name(vector_plan.org_id, vector_plan.model_id)
+            and c.relnamespace = 'knowledge'::regnamespace and i.indisvalid
+    ) then
+        select greatest(s.exact_rows, (s.index_share * (
+            select sum(c.chunks) from knowledge.compartments as c where c.org_id = vector_plan.org_id
+        ))::bigint)
+        into enough
+        from knowledge_private.settings as s;
         execute format('select count(*) from (select from %s as t where %s limit %s) as n',
-            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, deepest))
+            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
         into permitted;
         if permitted > enough then
             plan := 'index';
@@ -48,11 +47,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.vector_plan(text, integer, text) is
+comment on function knowledge_private.vector_plan(text, integer, text, integer) is
 'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
-there are enough of them to make it worth while. permitted is their number, counted no further than that or 1000; null if
-unasked.';
-revoke all on function knowledge_private.vector_plan(text, integer, text) from public;
+there are enough of them to make it worth while. permitted is their number, counted no further
+than that or depth; null if unasked.';
+revoke all on function knowledge_private.vector_plan(text, integer, text, integer) from public;
 
 create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
@@ -81,6 +80,8 @@ returns table (chunk_id uuid, distance double precision)
 language plpgsql
 stable
 rows 200
+set enable_sort = off
+set enable_seqscan = off
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -127,7 +128,8 @@ declare
 begin
     if chosen = 'auto' then
         select p.plan, p.permitted into chosen, permitted
-        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate) as p;
+        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate,
+            vector_leg.depth) as p;
         if chosen = 'index' then
             nearest := array(
                 select (l.chunk_id, l.distance)::knowledge_private.measured

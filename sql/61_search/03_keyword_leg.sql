@@ -24,17 +24,18 @@ comment on function knowledge_private.tf_thresholds() is
 '256 numbers between the values of ts_rank for tf - 1 and tf: width_bucket(ts_rank, these) is tf.';
 revoke all on function knowledge_private.tf_thresholds() from public;
 
-create function knowledge_private.lexeme_query(lexeme text)
+create function knowledge_private.lexeme_query(lexeme text, prefix boolean)
 returns tsquery
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || '''')::tsquery
+    select ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || case when prefix then ''':*' else '''' end)::tsquery
 $$;
 
-comment on function knowledge_private.lexeme_query(text) is 'The query for exactly this lexeme.';
-revoke all on function knowledge_private.lexeme_query(text) from public;
+comment on function knowledge_private.lexeme_query(text, boolean) is
+'The query for exactly this lexeme, or for all that begin so.';
+revoke all on function knowledge_private.lexeme_query(text, boolean) from public;
 
 create table knowledge_private.lexeme_counts (
     org_id text collate "C" not null references knowledge.orgs (org_id),
@@ -53,7 +54,9 @@ comment on column knowledge_private.lexeme_counts.chunks is 'How many of its chu
 
 alter table knowledge_private.lexeme_counts enable row level security;
 
-create function knowledge_private.common_lexemes(org_id text, compartments integer[], lexemes text[])
+create function knowledge_private.common_lexemes(
+    org_id text, compartments integer[], lexemes text[], prefixes boolean[]
+)
 returns table (term integer, chunks double precision)
 language sql
 stable
@@ -67,21 +70,21 @@ as $$
         where c.org_id = common_lexemes.org_id and c.compartment_id = any (compartments)
         having sum(c.counted_chunks) > 0.9 * sum(c.chunks)
     ) as t
-    cross join unnest(lexemes) with ordinality as q (lexeme, term)
+    cross join unnest(lexemes, prefixes) with ordinality as q (lexeme, prefix, term)
     inner join knowledge_private.lexeme_counts as l
         on
             l.org_id = common_lexemes.org_id and l.compartment_id = any (compartments)
-            and l.lexeme = q.lexeme collate "C"
+            and l.lexeme = q.lexeme collate "C" and not q.prefix
     group by q.term
 $$;
 
-comment on function knowledge_private.common_lexemes(text, integer[], text[]) is
+comment on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) is
 'Those of the lexemes (by place, from 1) that are known to be common in the compartments, and in about how many chunks.';
-revoke all on function knowledge_private.common_lexemes(text, integer[], text[]) from public;
+revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, terms tsquery[], repeats integer[], known double precision[], picked boolean[],
-    chunks bigint, words bigint, depth integer
+    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[], known double precision[],
+    picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
 language plpgsql
@@ -103,8 +106,11 @@ begin
         'select array_agg((b.chunk_id, b.score)::knowledge_private.measured order by b.score desc, b.chunk_id) '
         'from (select s.chunk_id, s.score from scored as s order by s.score desc, s.chunk_id limit %s) as b',
         filter,
-        string_agg(format(', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s', q.term, q.place), ''
-            order by q.place),
+        string_agg(format(
+            case
+                when q.prefix then ', (t.tsv @@ %L)::integer as tf%s'
+                else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s'
+            end, q.term, q.place), '' order by q.place),
         predicate,
         string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
         string_agg(
@@ -117,7 +123,8 @@ begin
             q.repeats, q.place), ' + ' order by q.place),
         depth)
     into statement
-    from unnest(terms, repeats, known, picked) with ordinality as q (term, repeats, known, picked, place);
+    from unnest(terms, repeats, prefixes, known, picked)
+        with ordinality as q (term, repeats, prefix, known, picked, place);
     execute statement
     into best
     using knowledge_private.tf_thresholds(), chunks::double precision, words::double precision / greatest(chunks, 1);
@@ -126,23 +133,17 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
 'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and a picked term is in. Of a
-term that is not picked, known is the number of chunks with it.';
+term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(
-    predicate text,
-    filter text,
-    lexemes text[],
-    repeats integer[],
-    known double precision[],
-    chunks bigint,
-    words bigint,
-    depth integer
+    predicate text, filter text, lexemes text[], repeats integer[], prefixes boolean[], known double precision[],
+    chunks bigint, words bigint, depth integer
 )
 returns table (chunk_id uuid, score double precision, place integer)
 language plpgsql
@@ -153,7 +154,8 @@ as $$
 #variable_conflict use_column
 declare
     terms tsquery[] := array(
-        select knowledge_private.lexeme_query(u.lexeme) from unnest(keyword_leg.lexemes) with ordinality as u (lexeme, place)
+        select knowledge_private.lexeme_query(u.lexeme, u.prefix)
+        from unnest(keyword_leg.lexemes, keyword_leg.prefixes) with ordinality as u (lexeme, prefix, place)
         order by u.place
     );
     picked boolean[] := array(
@@ -177,7 +179,7 @@ begin
     end loop;
     loop
         best := knowledge_private.score_chunks(keyword_leg.predicate, keyword_leg.filter, terms, keyword_leg.repeats,
-            keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
+            keyword_leg.prefixes, keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
         exit when cardinality(best) >= keyword_leg.depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
@@ -189,10 +191,10 @@ end
 $$;
 
 comment on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], double precision[], bigint, bigint, integer
+    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
 ) is
 'The best depth chunks by BM25 among those that predicate permits and filter wants, numbered from 1. known, by lexeme: in
 about how many permitted chunks it is, if it is common, else null. chunks and words: totals over the permitted compartments.';
 revoke all on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], double precision[], bigint, bigint, integer
+    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
 ) from public;

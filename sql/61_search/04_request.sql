@@ -1,8 +1,6 @@
 -- What a search may ask for.
 
-create function knowledge_private.check_search(
-    query text, embedding vector, k integer, mode text, metadata jsonb, options jsonb
-)
+create function knowledge_private.check_search(query text, embedding vector, k integer, mode text, options jsonb)
 returns void
 language plpgsql
 immutable
@@ -26,15 +24,18 @@ begin
     if coalesce(query, '') !~ '\S' and (mode = 'keyword' or embedding is null) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
-    if metadata is not null and jsonb_typeof(metadata) <> 'object' then
-        perform knowledge_private.fail('KB005', 'metadata must be a json object');
-    end if;
     perform knowledge_private.check_keys(options,
-        array['rrf_k', 'vector_weight', 'keyword_weight', 'language', 'plan'], 'options');
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan'], 'options');
     for option in select o.key, o.value from jsonb_each(options) as o loop
-        if option.key in ('rrf_k', 'vector_weight', 'keyword_weight') then
-            if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000' then
-                perform knowledge_private.fail('KB005', format('%s must be a number from 0 to 1000000', option.key));
+        if option.key in ('rrf_k', 'vector_weight', 'keyword_weight', 'min_score') then
+            if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000'
+                or (option.value > '0' and option.value < '0.000001')
+            then
+                perform knowledge_private.fail('KB005', format('%s must be 0 or a number from 0.000001 to 1000000', option.key));
+            end if;
+        elsif option.key = 'per_document' then
+            if not knowledge_private.is_count(option.value) or option.value = '0' then
+                perform knowledge_private.fail('KB005', 'per_document must be an integer from 1');
             end if;
         elsif jsonb_typeof(option.value) <> 'string' then
             perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
@@ -46,9 +47,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) is
+comment on function knowledge_private.check_search(text, vector, integer, text, jsonb) is
 'KB005 unless the arguments of a search make sense together.';
-revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb, jsonb) from public;
+revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb) from public;
 
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models
@@ -77,3 +78,16 @@ comment on function knowledge_private.search_model(knowledge.orgs, vector, text)
 'The model to search with; null without an embedding or in an org without a model. KB007 when fingerprint is missing or
 another''s, KB005 for a zero vector.';
 revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;
+
+create function knowledge_private.milliseconds_since(started timestamp with time zone)
+returns double precision
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select round(extract(epoch from clock_timestamp() - started) * 1000, 3)::double precision
+$$;
+
+comment on function knowledge_private.milliseconds_since(timestamp with time zone) is
+'Milliseconds on the clock since started.';
+revoke all on function knowledge_private.milliseconds_since(timestamp with time zone) from public;

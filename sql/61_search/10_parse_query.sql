@@ -1,50 +1,66 @@
 create function knowledge.parse_query(
-    query text, language text, out lexemes text[], out repeats integer[], out required tsquery, out excluded tsquery
+    query text, languages text[], out lexemes text[], out repeats integer[], out prefixes boolean[],
+    out required tsquery, out excluded tsquery
 )
 language plpgsql
 stable
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    config regconfig;
     phrase constant text := '(^|\s)(-?)"([^"]*)"';
     word constant text := '(^|\s)-([[:alpha:]]\S*)';
-    words text := regexp_replace(regexp_replace(query, phrase, ' ', 'g'), word, ' ', 'g');
+    stem constant text := '(^|\s)([[:alnum:]]+)[*](?!\S)';
+    -- A letter of Chinese, Japanese or Korean alone: chunks have it in pairs.
+    letter constant text := '^[' || knowledge_private.cjk() || ']$';
+    configs text[] := array(
+        select distinct knowledge_private.resolve_language(l) from unnest(parse_query.languages) as l order by 1
+    );
+    free text := regexp_replace(parse_query.query, phrase, ' ', 'g');
+    words text := regexp_replace(regexp_replace(free, word, ' ', 'g'), stem, ' ', 'g');
     part text[];
+    asked tsquery;
 begin
-    begin
-        -- Not by number: a number that is no configuration would be an error of the server's own.
-        config := case when language !~ '^([0-9]*|-)$' then language::regconfig end;
-    exception when undefined_object or invalid_name or invalid_schema_name or syntax_error then
-        config := null;
-    end;
-    if config is null then
-        raise exception using errcode = 'KB005', message = 'unknown language: no such text search configuration',
-            hint = 'select cfgname from pg_ts_config lists them.';
-    end if;
-    for part in select regexp_matches(query, phrase, 'g') loop
+    for part in select regexp_matches(parse_query.query, phrase, 'g') loop
+        asked := knowledge_private.phrase_query(part[3], configs);
         if part[2] = '-' then
-            excluded := coalesce(excluded || phraseto_tsquery(config, part[3]), phraseto_tsquery(config, part[3]));
+            excluded := coalesce(excluded || asked, asked, excluded);
         else
-            required := coalesce(required && phraseto_tsquery(config, part[3]), phraseto_tsquery(config, part[3]));
+            required := coalesce(required && asked, asked, required);
             words := concat_ws(' ', words, part[3]);
         end if;
     end loop;
-    for part in select regexp_matches(regexp_replace(query, phrase, ' ', 'g'), word, 'g') loop
-        excluded := coalesce(excluded || phraseto_tsquery(config, part[2]), phraseto_tsquery(config, part[2]));
+    for part in select regexp_matches(free, word, 'g') loop
+        asked := knowledge_private.phrase_query(part[2], configs);
+        excluded := coalesce(excluded || asked, asked, excluded);
     end loop;
-    -- A phrase of stop words asks for nothing.
-    required := case when numnode(required) > 0 then required end;
-    excluded := case when numnode(excluded) > 0 then excluded end;
-    select array_agg(u.lexeme order by u.lexeme collate "C"), array_agg(cardinality(u.positions) order by u.lexeme collate "C")
-    into lexemes, repeats
-    from unnest(to_tsvector(config, words)) as u;
+    select
+        array_agg(t.lexeme order by t.lexeme collate "C", t.prefix),
+        array_agg(t.repeats order by t.lexeme collate "C", t.prefix),
+        array_agg(t.prefix order by t.lexeme collate "C", t.prefix)
+    into lexemes, repeats, prefixes
+    from (
+        select n.lexeme, n.prefix, max(n.repeats)::integer as repeats
+        from (
+            select u.lexeme, u.lexeme ~ letter as prefix, cardinality(u.positions) as repeats
+            from unnest(configs) as c
+            cross join lateral unnest(knowledge_private.lexemes(c, words)) as u
+            union all
+            select p.part, true, 1
+            from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
+            cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
+            -- No lexeme is longer than that.
+            where octet_length(p.part) between 1 and 2046
+        ) as n
+        group by n.lexeme, n.prefix
+    ) as t;
 end
 $$;
 
-comment on function knowledge.parse_query(text, text) is
-'How a question is read in a language (a text search configuration): lexemes, ascending, each with how often it repeats,
-of which a chunk must have any; required, the "quoted phrases", of which it must have all; excluded, the -words and
--"phrases", of which it may have none. Null where there are none. KB005 when there is no such configuration.';
-revoke all on function knowledge.parse_query(text, text) from public;
-grant execute on function knowledge.parse_query(text, text) to knowledge_reader;
+comment on function knowledge.parse_query(text, text[]) is
+'How a question is read in some languages (text search configurations): lexemes, ascending, each with how often it
+repeats, of which a chunk must have any; prefixes: whether it stands for every lexeme that begins so (word* in the
+question); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
+have none. Null where there are none. KB005 when there is no such configuration.';
+revoke all on function knowledge.parse_query(text, text[]) from public;
+grant execute on function knowledge.parse_query(text, text[]) to knowledge_reader;

@@ -20,23 +20,29 @@ returns table (
 )
 language plpgsql
 stable
-security invoker
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    org knowledge.orgs;
-    model knowledge.models;
+    model_id integer;
     asked record;
     vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
 begin
     -- What search_scoped refuses is refused here too; under no label it finds nothing.
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
-    select o.* into org from knowledge.orgs as o;
-    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
+    select o.active_model into model_id from knowledge.orgs as o;
     asked := knowledge.parse_query(
         case when mode <> 'vector' then coalesce(query, '') else '' end,
-        coalesce(options ->> 'language', org.language, 'pg_catalog.english'));
-    if mode <> 'keyword' and embedding is not null and model.model_id is not null then
+        case
+            when options ? 'language' then array[options ->> 'language']
+            else coalesce((
+                select array_agg(distinct m.language)
+                from knowledge.chunks as c
+                inner join knowledge.compartments as m on m.compartment_id = c.compartment_id
+                where (source_types is null or m.source_type = any (source_types))
+                    and m.visibility = any (coalesce(search_exact.visibility, '{org}'))
+            ), '{english}')
+        end);
+    if mode <> 'keyword' and embedding is not null and model_id is not null then
         vectors := format(
             'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
             'from knowledge.%2$I as v',
@@ -45,7 +51,7 @@ begin
                 inner join pg_namespace as n on n.oid = e.extnamespace
                 where e.extname = 'vector'
             ),
-            'vectors_' || model.model_id);
+            'vectors_' || model_id);
     end if;
 
     -- Row-level security is all that decides here which chunks there are.
@@ -58,28 +64,31 @@ begin
         '    where ($3 is null or m.source_type = any ($3)) and m.visibility = any ($4)'
         '), wanted as ('
         '    select p.* from permitted as p'
-        '    where ($5 is null or p.metadata @> $5) and ($9 is null or not p.tsv @@ $9)'
+        '    where ($5 is null or knowledge.metadata_matches(p.metadata, $5)) and ($9 is null or not p.tsv @@ $9)'
         '), distances as (' || vectors || -- lint: literal
         '), vector_leg as ('
         '    select w.chunk_id, v.distance, row_number() over (order by v.distance, w.chunk_id) as place'
         '    from wanted as w inner join distances as v on v.chunk_id = w.chunk_id'
         '), frequencies as ('
-        '    select p.chunk_id, p.words, q.lexeme, q.repeats, cardinality(u.positions)::double precision as tf'
+        '    select p.chunk_id, p.words, q.lexeme, q.prefix, q.repeats,'
+        '        case when q.prefix then 1 else max(cardinality(u.positions)) end::double precision as tf'
         '    from permitted as p'
         '    cross join lateral unnest(p.tsv) as u'
-        '    inner join unnest($6, $7) as q (lexeme, repeats) on q.lexeme = u.lexeme'
+        '    inner join unnest($6, $7, $13) as q (lexeme, repeats, prefix)'
+        '        on case when q.prefix then starts_with(u.lexeme, q.lexeme) else u.lexeme = q.lexeme end'
+        '    group by p.chunk_id, p.words, q.lexeme, q.prefix, q.repeats'
         '), totals as ('
         '    select count(*)::double precision as chunks, sum(p.words)::double precision / count(*) as length'
         '    from permitted as p having count(*) > 0'
         '), idf as ('
-        '    select f.lexeme, ln(1 + (t.chunks - count(*) + 0.5) / (count(*) + 0.5)) as idf'
-        '    from frequencies as f cross join totals as t group by f.lexeme, t.chunks'
+        '    select f.lexeme, f.prefix, ln(1 + (t.chunks - count(*) + 0.5) / (count(*) + 0.5)) as idf'
+        '    from frequencies as f cross join totals as t group by f.lexeme, f.prefix, t.chunks'
         '), scores as ('
         '    select w.chunk_id, sum('
         '        f.repeats * i.idf * f.tf * 2.2 / (f.tf + 1.2 * (0.25 + 0.75 * f.words / t.length))'
-        '        order by f.lexeme collate "C") as score'
+        '        order by f.lexeme collate "C", f.prefix) as score'
         '    from wanted as w inner join frequencies as f on f.chunk_id = w.chunk_id'
-        '    inner join idf as i on i.lexeme = f.lexeme cross join totals as t'
+        '    inner join idf as i on i.lexeme = f.lexeme and i.prefix = f.prefix cross join totals as t'
         '    where $8 is null or w.tsv @@ $8'
         '    group by w.chunk_id'
         '), keyword_leg as ('
@@ -100,15 +109,13 @@ begin
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
         asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1);
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes;
 end
 $$;
 
-comment on function knowledge.search_exact(
-    text, vector, integer, text, text[], text[], jsonb, text, jsonb
-) is
+comment on function knowledge.search_exact(text, vector, integer, text, text[], text[], jsonb, text, jsonb) is
 'What search_scoped must answer, written for reading and not for speed: runs with the caller''s own rights under row-level
-security, compares every row, counts every word. Arguments as there; plan is ignored.';
+security, compares every row, counts every word. Arguments as there; plan, min_score and per_document are ignored.';
 revoke all on function knowledge.search_exact(
     text, vector, integer, text, text[], text[], jsonb, text, jsonb
 ) from public;

@@ -27,7 +27,7 @@ stable
 begin atomic
     select
         d.document_id, d.source_type, d.source_id, v.source_version, d.org_scope, c.visibility, c.audience, d.title,
-        d.uri, d.metadata, d.language, v.content_hash, v.chunk_count, d.created_at, d.updated_at
+        d.uri, d.metadata, c.language, v.content_hash, v.chunk_count, d.created_at, d.updated_at
     from knowledge_private.permitted_compartments(asking) as c
     inner join knowledge.documents as d on d.org_id = c.org_id and d.compartment_id = c.compartment_id
     inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version;
@@ -36,6 +36,28 @@ end;
 comment on function knowledge_private.readable_sources(knowledge_private.claim) is
 'The documents with a live version that a claim may read.';
 revoke all on function knowledge_private.readable_sources(knowledge_private.claim) from public;
+
+create function knowledge_private.forget_lexemes(org_id text, compartment_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+    -- A lexeme is kept when a hundredth of the chunks has it, so less than that cannot have held one alone.
+    update knowledge.compartments as c set counted_chunks = 0
+    where
+        c.org_id = org_id and c.compartment_id = compartment_id
+        and c.counted_chunks > 0 and (c.counted_chunks - c.chunks) * 100 >= c.counted_chunks;
+    if found then
+        delete from knowledge_private.lexeme_counts as l where l.org_id = org_id and l.compartment_id = compartment_id;
+    end if;
+end
+$$;
+
+comment on function knowledge_private.forget_lexemes(text, integer) is
+'Forgets the counted lexemes of a compartment that has lost so many chunks that one of them could be of these alone.';
+revoke all on function knowledge_private.forget_lexemes(text, integer) from public;
 
 create function knowledge_private.erase_documents(asking knowledge_private.claim, documents uuid[], out erased jsonb)
 language plpgsql
@@ -64,6 +86,7 @@ begin
         order by d.compartment_id
     loop
         perform knowledge_private.count_chunks(document.org_id, document.document_id, document.compartment_id, -1);
+        perform knowledge_private.forget_lexemes(document.org_id, document.compartment_id);
     end loop;
     for model in select m.model_id from knowledge.models as m where m.state <> 'retired' order by m.model_id loop
         execute format('delete from %s where org_id = $1 and document_id = any ($2)',

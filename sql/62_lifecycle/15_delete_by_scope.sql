@@ -73,9 +73,11 @@ begin
             delete from knowledge.audiences as a where a.org_id = asking.org_id;
             delete from knowledge.tags as t where t.org_id = asking.org_id;
             for index_name in
-                delete from knowledge_private.promoted as p where p.org_id = asking.org_id returning p.index_name
+                select c.relname from knowledge.models as m
+                inner join pg_class as c on c.relname = knowledge_private.index_name(asking.org_id, m.model_id)
+                where c.relnamespace = 'knowledge'::regnamespace
             loop
-                execute format('drop index if exists knowledge.%I', index_name);
+                execute format('drop index knowledge.%I', index_name);
             end loop;
             update knowledge.orgs as o
             set status = 'offboarded', offboarded_at = now(), active_model = null

@@ -323,3 +323,52 @@ def test_demo_without_documents(tmp_path: Path) -> None:
     done = command("demo", "--docs", str(tmp_path))
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "no .md or .txt file" in done.stderr
+
+
+def test_two_files_of_one_name(run: Callable[..., Any], folder: Path, org: str) -> None:
+    """Files that would overwrite each other are refused before any is read."""
+    other = folder / "inner"
+    other.mkdir()
+    name = "leave.md"
+    (other / name).write_text("# Another\n\nwith the same name")
+    ingest = ("ingest", str(folder / name), str(other), "--org", org, "--embedder", TOY)
+    code, out, err = run(*ingest, "--audience", "everyone")
+    assert (code, out) == (1, "")
+    assert f"would both be {name}" in err
+
+
+def test_maintain(shared: Database, org: str) -> None:
+    """maintain expires, counts and indexes as a role that may become the owner; others may not."""
+    superuser = shared.superuser()
+    with shared.connect("app_backend").transaction():
+        pass
+    superuser.execute("update knowledge_private.settings set promoted_chunks = 1")
+    try:
+        done = command("maintain", "--json", DATABASE_URL=shared.uri(INSTALLER))
+        assert done.returncode == 0, done.stderr
+        tasks = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [t["task"] for t in tasks if "task" in t] == [
+            "versions expired",
+            "compartments counted",
+        ]
+        plan = "select count(*) from knowledge.index_plan()"
+        assert superuser.execute(plan).fetchone() == (0,)
+    finally:
+        superuser.execute("update knowledge_private.settings set promoted_chunks = default")
+    refused = command("maintain", DATABASE_URL=shared.uri("app_backend"))
+    assert refused.returncode == 1
+    assert "permission denied" in refused.stderr
+
+
+def test_explain(run: Callable[..., Any], folder: Path, org: str) -> None:
+    """search --explain tells the legs, the terms and each row's ranks, as a table and as JSON."""
+    asked = ("--org", org, "--embedder", TOY)
+    run("register-model", *asked)
+    run("ingest", str(folder), *asked, "--audience", "everyone")
+    code, out, _ = run("search", "install", *asked, "--explain")
+    assert code == 0
+    assert "may be read; legs: vector" in out
+    assert "rank    score" in out
+    code, out, _ = run("search", "install", *asked, "--explain", "--json")
+    explained = json.loads(out)
+    assert explained["rows"][0]["rank"] == 1

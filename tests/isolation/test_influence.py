@@ -11,7 +11,17 @@ from psycopg import sql
 
 from support import Database, as_context
 from support.hostile import error_of
-from support.knowledge import begin, embed, publish, rows, search, stage, toy_vector, vector_text
+from support.knowledge import (
+    begin,
+    embed,
+    promote,
+    publish,
+    rows,
+    search,
+    stage,
+    toy_vector,
+    vector_text,
+)
 
 OWN = {
     "apples": ["red apple on a tree", "green apple under a tree", "an apple a day"],
@@ -114,12 +124,6 @@ def settings(shared: Database) -> Iterator[Callable[[str], None]]:
     change(", ".join(f"{name} = {value}" for name, value in zip(names, before, strict=True)))
 
 
-def promote(conn: psycopg.Connection[Any], org: str) -> str:
-    """Give the org an index of its own; its name."""
-    with as_context(conn, org):
-        return str(conn.execute("select knowledge.promote_org()").fetchone()[0])
-
-
 def maintain(db: Database) -> None:
     """Count the common lexemes of compartments, as the DBA does now and then."""
     owner = db.installer()
@@ -160,7 +164,7 @@ def test_foreign_documents_change_nothing(
         # So few rows that the planner would rather sort them.
         backend.execute("set enable_sort = off; set enable_bitmapscan = off")
         backend.execute("set enable_seqscan = off")
-        index = promote(backend, org)
+        index = promote(shared.superuser(), org)
         assert index_was_used(backend, org, index)
     listings = kind != "other label"  # they may be read, and are listed; a search must ask for them
 
@@ -174,7 +178,7 @@ def test_foreign_documents_change_nothing(
         assert measure(backend, org, listings) == before
     if way == "indexed":
         for name in {org, *(name for name, _ in places)}:
-            promote(backend, name)
+            promote(shared.superuser(), name)
         assert index_was_used(backend, org, index)
         assert measure(backend, org, listings) == before
     erase(backend, places)

@@ -428,7 +428,6 @@ def test_reader_cannot_write(shared: Database, library: str) -> None:
             "set_language('simple')",
             "delete_by_scope()",
             "verify_audit_log()",
-            "promote_org()",
             "register_model('x', 3, 'x')",
         ):
             assert code_of(trusted, f"select knowledge.{call}") == "42501"

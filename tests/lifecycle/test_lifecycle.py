@@ -20,6 +20,7 @@ from support.knowledge import (
     begin,
     embed,
     finalize,
+    promote,
     publish,
     register,
     rows,
@@ -395,7 +396,7 @@ def test_delete_by_scope_arguments(w: Writer, root: psycopg.Connection[Any]) -> 
 def test_every_trace(w: Writer, stranger: Writer, root: psycopg.Connection[Any]) -> None:
     """After entire_org no table holds a row of the org but its tombstone and its log (40)."""
     populate(w)
-    w.sql("select knowledge.promote_org()")
+    promote(root, w.org)
     root.execute(
         "select knowledge_private.count_lexemes(c) from knowledge.compartments as c"
         " where org_id = %s",
@@ -419,7 +420,6 @@ def test_every_trace(w: Writer, stranger: Writer, root: psycopg.Connection[Any])
         (rows, "select knowledge.define_tag('t')"),
         (rows, "select knowledge.define_audience('team', '{everyone}')"),
         (rows, "select knowledge.set_language('simple')"),
-        (rows, "select knowledge.promote_org()"),
         (rows, "select * from knowledge.delete_source('wiki', 'doc')"),
         (rows, "select knowledge.prune_versions()"),
         (rows, "select * from knowledge.delete_by_scope(dry_run => false)"),

@@ -406,8 +406,8 @@ def test_an_org_without_a_model(
         assert begin(backend, "doc", TEXT, fingerprint=None)["state"] == "live"
         (stats,) = rows(backend, "select chunks, unembedded from knowledge.stats()")
         assert stats == {"chunks": 2, "unembedded": 2}
-    with refused("KB004"), as_context(backend, org):
-        backend.execute("select knowledge.promote_org()")
+    plan = "select statement from knowledge.index_plan() where statement like %s"
+    assert rows(root, plan, f"%{org}%") == []
     ids = rows(root, "select chunk_id from knowledge.chunks where org_id = %s order by 1", org)
     # The first embedder that comes is the org's.
     with as_context(backend, org):

@@ -12,7 +12,7 @@ import pytest
 
 from support import Database, Server, as_context
 from support.bulk import Document, publish_all
-from support.knowledge import rows, search, vector_text
+from support.knowledge import promote, rows, search, vector_text
 
 DIMENSIONS = 32
 FINGERPRINT = "random:32"
@@ -61,8 +61,7 @@ def plans(server: Server) -> Iterator[Database]:
                     conn.execute("select knowledge.define_audience(%s, %s)", (audience, [audience]))
                     size = size if org == "big" else 100
                     publish_all(conn, FINGERPRINT, documents(n, audience, size))
-        with as_context(conn, "big"):
-            conn.execute("select knowledge.promote_org()")
+        promote(db.superuser(), "big")
         db.superuser().execute("analyze")
         yield db
 
@@ -298,7 +297,7 @@ def test_a_cached_generic_plan_changes_nothing(plans: Database) -> None:
 
 @pytest.fixture(scope="module")
 def island(plans: Database) -> tuple[np.ndarray, np.ndarray]:
-    """A promoted org with 700 equal vectors (the first) and 1,500 others."""
+    """An org with 700 equal vectors (the first) and 1,500 others: index_plan leaves it alone."""
     conn = plans.connect("app_backend")
     same, rest = vectors(21, 1)[0], vectors(22, 1500)
     alike = Document("same", [f"same {i}" for i in range(700)], [same] * 700)
@@ -308,7 +307,7 @@ def island(plans: Database) -> tuple[np.ndarray, np.ndarray]:
     )
     with as_context(conn, "island"):
         publish_all(conn, FINGERPRINT, [alike, *others])
-        conn.execute("select knowledge.promote_org()")
+    promote(plans.superuser(), "island")
     plans.superuser().execute("analyze")
     return same, rest
 
@@ -323,9 +322,6 @@ def test_identical_vectors_leave_no_answer_short(plans: Database, island: Any) -
                 assert len(ask(conn, query, k=k)) == k
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a promoted org with hundreds of equal vectors: pgvector#837"
-)
 def test_identical_vectors_hide_nothing(plans: Database, island: Any) -> None:
     """Nor does the island keep the nearest of the others, or itself, from being found."""
     conn = backend(plans)

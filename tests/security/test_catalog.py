@@ -37,7 +37,7 @@ RELATIONS = """
 # What policies call, although nobody can name it: there is no USAGE on its schema.
 FOR_POLICIES = {"current_org()", "readable_compartments()"}
 # What concerns the whole database is granted to nobody: who can become the owner may call it.
-OF_THE_DBA = {"rotate_signing_key", "maintain"}
+OF_THE_DBA = {"rotate_signing_key", "maintain", "index_plan"}
 GROUPS = {"knowledge_reader", "knowledge_writer", "knowledge_admin", "knowledge_trusted"}
 
 

@@ -18,6 +18,7 @@ CHUNKS = "select body from knowledge.chunks order by body"
 # These need no context: they make one, or concern the whole database.
 CONTEXTLESS = {
     "issue_token",
+    "metadata_matches",
     "parse_query",
     "register_model",
     "set_context",
@@ -27,6 +28,7 @@ CONTEXTLESS = {
 SAMPLES = {
     "text": "x",
     "text[]": "{x}",
+    "uuid[]": "{}",
     "uuid": "00000000-0000-7000-8000-000000000000",
     "jsonb": "{}",
     "integer": "1",
@@ -160,7 +162,7 @@ def test_forged_context_is_refused(world: Database, forge: Callable[[str], str])
         put_context(caller, forge(take_context(caller)))
         for query in (
             CHUNKS,
-            "select * from knowledge.orgs",
+            "select org_id from knowledge.orgs",
             "select * from knowledge.current_context()",
             "select * from knowledge.search_scoped('secret', mode => 'keyword')",
             "select * from knowledge.search_exact('secret', mode => 'keyword')",

@@ -13,7 +13,7 @@ import psycopg
 
 from support import Database, as_context
 from support.hostile import SCHEMAS, code_of, undone
-from support.knowledge import begin, publish, register, rows, search, stage
+from support.knowledge import begin, promote, publish, register, rows, search, stage
 
 # Signatures of everything in pg_catalog and of pgvector whose name stands in a source of ours.
 CALLED = """
@@ -112,7 +112,9 @@ def code_of_keeping(conn: psycopg.Connection[Any], statement: str) -> str | None
     return None
 
 
-def whole_cycle(conn: psycopg.Connection[Any], org: str) -> list[Any]:
+def whole_cycle(
+    conn: psycopg.Connection[Any], root: psycopg.Connection[Any], org: str
+) -> list[Any]:
     """Everything the API does, and what came of it."""
     seen: list[Any] = []
     with as_context(conn, org, ["hr"], "eu"):
@@ -127,9 +129,10 @@ def whole_cycle(conn: psycopg.Connection[Any], org: str) -> list[Any]:
         version = begin(conn, "c", ["unfinished business"])
         stage(conn, version, ["unfinished business"])
         conn.execute("select knowledge.abort_version(%s)", (version["version_id"],))
-        for promoted in (False, True):
-            if promoted:
-                conn.execute("select knowledge.promote_org()")
+    for promoted in (False, True):
+        if promoted:
+            promote(root, org)
+        with as_context(conn, org, ["hr"], "eu"):
             for mode in ("hybrid", "vector", "keyword"):
                 for function in ("search_scoped", "search_exact"):
                     found = search(
@@ -143,6 +146,7 @@ def whole_cycle(conn: psycopg.Connection[Any], org: str) -> list[Any]:
                     )
                     seen.append([(row["rank"], row["keyword_rank"]) for row in found])
             seen.append(len(search(conn, "apple", metadata={"n": "1"}, visibility=["draft"])))
+    with as_context(conn, org, ["hr"], "eu"):
         seen.append(rows(conn, "select source_id, audience, chunks from knowledge.list_sources()"))
         seen.append(rows(conn, "select chunks from knowledge.get_source('wiki', 'a')"))
         seen.append(rows(conn, "select documents, chunks, unembedded from knowledge.stats()"))
@@ -169,7 +173,7 @@ def test_no_function_steps_into_a_trap(db: Database) -> None:
     root = db.superuser()
     root.execute(f"grant create, usage on schema public to {db.role('app_backend')}")
     register(db.connect("app_backend"))
-    expected = whole_cycle(db.connect("app_backend"), "clean")
+    expected = whole_cycle(db.connect("app_backend"), root, "clean")
     assert any(expected[1:7])
 
     caller = db.connect("app_backend", prepare_threshold=None)
@@ -184,7 +188,7 @@ def test_no_function_steps_into_a_trap(db: Database) -> None:
         assert code_of(caller, armed) in ("P0001", "23514")
     assert code_of(caller, "select relname from pg_class") == "42703"
 
-    assert whole_cycle(caller, "trapped") == expected
+    assert whole_cycle(caller, root, "trapped") == expected
 
 
 def test_language_of_a_session_is_refused(world: Database) -> None:

@@ -30,9 +30,10 @@ RULES: dict[str, str] = {
             and (c.org_scope, c.source_type) is distinct from (d.org_scope, d.source_type)""",
     "lexemes, number of words and hash of a chunk are those of its text": """
         select org_id, chunk_id, c.words, c.tsv
-        from knowledge.chunks as c inner join knowledge.documents as d using (org_id, document_id)
+        from knowledge.chunks as c
+        inner join knowledge.compartments as m using (org_id, compartment_id)
         where {org} and (
-            c.tsv <> knowledge_private.chunk_tsv(d.language, c.heading, c.body)
+            c.tsv <> knowledge_private.chunk_tsv(m.language, c.heading, c.body)
             or c.words <> (select coalesce(sum(cardinality(positions)), 0) from unnest(c.tsv))
             or c.content_hash <> knowledge_private.content_hash(c.org_id, c.heading, c.body))""",
     "a compartment counts its chunks and their words": """
@@ -85,7 +86,8 @@ RULES: dict[str, str] = {
             union all select 'tag', count(*)
             from knowledge.tags as x where x.org_id = o.org_id
             union all select 'index', count(*)
-            from knowledge_private.promoted as x where x.org_id = o.org_id) as n
+            from pg_class as x, knowledge.models as m
+            where x.relname = knowledge_private.index_name(o.org_id, m.model_id)) as n
         where {org} and o.status = 'offboarded' and n.things > 0""",
     "the audit log is an unbroken chain that the org knows the end of": """
         select org_id, o.audit_entries, count(a.entry)

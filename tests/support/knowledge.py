@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
+import psycopg.sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -141,3 +142,22 @@ def search(
             arguments[name] = Jsonb(value)
     named = ", ".join(f"{name} => %({name})s" for name in arguments)
     return rows(conn, f"select * from knowledge.{function}({named})", **arguments)
+
+
+def promote(superuser: psycopg.Connection[Any], org_id: str) -> str:
+    """Gives an org its own vector index, whatever its size, as index_plan says; its name.
+
+    Built without CONCURRENTLY, which would wait for every open transaction; it does wait for those
+    that have ingested.
+    """
+    (before,) = rows(superuser, "select promoted_chunks from knowledge_private.settings")
+    superuser.execute("update knowledge_private.settings set promoted_chunks = 1")
+    plan = "select statement from knowledge.index_plan() where statement like %s"
+    ending = f"%org_id = {psycopg.sql.Literal(org_id).as_string(superuser)}"
+    for row in rows(superuser, plan, ending.replace("\\", "\\\\")):
+        superuser.execute(row["statement"].replace(" concurrently", ""))
+    superuser.execute(
+        "update knowledge_private.settings set promoted_chunks = %s", (before["promoted_chunks"],)
+    )
+    name = "select knowledge_private.index_name(%s, active_model) as name from knowledge.orgs"
+    return str(rows(superuser, f"{name} where org_id = %s", org_id, org_id)[0]["name"])

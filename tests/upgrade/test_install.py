@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 
 from support import Database, LocalServer, Server, as_context, migration_file
-from support.knowledge import publish, register, rows, search
+from support.knowledge import promote, publish, register, rows, search
 from support.server import GROUPS, INSTALLER, MIGRATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,8 +194,8 @@ def test_promoted_index_goes(make: Callable[..., Database]) -> None:
     use(db)
     with db.server.connect(db.name, "app_backend") as conn:
         conn.execute("select knowledge.register_model('second', 3, 'second:3')")
-        with as_context(conn, "org"):
-            conn.execute("select knowledge.promote_org()")
+    with db.server.connect(db.name) as conn:
+        promote(conn, "org")
     apply(db, UNINSTALL)
     assert difference(before, snapshot(db)) == {}
 
@@ -535,8 +535,8 @@ def test_dump_and_restore(
     admit(db)
     expected = use(db)
     use(db, "another org")
-    with db.server.connect(db.name, "app_backend") as conn, as_context(conn, "org"):
-        conn.execute("select knowledge.promote_org()")
+    with db.server.connect(db.name) as conn:
+        promote(conn, "org")
     bindir = cluster.embedded.bindir
     dump = tmp_path / "dump"
 
