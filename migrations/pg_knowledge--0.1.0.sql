@@ -1196,8 +1196,8 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Hiragana to Katakana, Han with extensions and compatibility forms, Hangul syllables.
-    select '\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f'
+    -- Iteration marks, Hiragana to Katakana (half-width, too), Han with extensions and compatibility forms, Hangul.
+    select '\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003134f'
 $$;
 
 comment on function knowledge_private.cjk() is
@@ -4717,6 +4717,7 @@ begin
         inner join pg_index as i on i.indexrelid = c.oid
         inner join pg_am as m on m.oid = c.relam
         where c.relnamespace = 'knowledge'::regnamespace and m.amname = 'hnsw'
+            and c.relname ~ '^vectors_[0-9]+_of_[0-9a-f]{24}$'
     )
     select * from (
         -- One that is there stays until its org has shrunk to half of what earns one.
@@ -4777,4 +4778,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'b1c43ed51197eba03541cf469215ca43a62ec5443ddb17dfa3631d8253406b3a', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '2d16c94895ac4e10b1ee49ea87ecd530345cfb39c1b72963642fc7bcde2c06db', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -27,6 +27,8 @@ QUESTIONS = (
     "what happens when an ingest crashes half way?",
     "search_scoped KB007 fingerprint",
 )
+# Where the project's own documentation is.
+OWN_DOCS = ("README.md", "CHANGELOG.md", "sql", "migrations", "python")
 # What a DBA does once, as superuser, in an empty database.
 PREPARE = """
 create extension vector;
@@ -68,14 +70,14 @@ def run(docs: Path | None = None) -> None:
 
 
 def _documents(docs: Path | None) -> list[Document]:
-    root = Path(__file__).resolve().parents[2]
-    if docs is None and not (root / "sql" / "README.md").is_file():
+    folder = docs or Path(__file__).resolve().parents[2]
+    parts = [folder] if docs else [folder / part for part in OWN_DOCS]
+    if not all(part.exists() for part in parts):
         raise InvalidArgument(
             "name a folder of .md and .txt files: pg-knowledge demo --docs FOLDER"
         )
-    folder = docs or root
     documents = []
-    for path in find_documents(folder):
+    for path in (found for part in parts for found in find_documents(part)):
         try:
             document = read_document(path)
             documents.append(replace(document, path=path.relative_to(folder)))

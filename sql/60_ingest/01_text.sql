@@ -37,8 +37,8 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Hiragana to Katakana, Han with extensions and compatibility forms, Hangul syllables.
-    select '\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f'
+    -- Iteration marks, Hiragana to Katakana (half-width, too), Han with extensions and compatibility forms, Hangul.
+    select '\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003134f'
 $$;
 
 comment on function knowledge_private.cjk() is

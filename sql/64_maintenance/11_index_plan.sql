@@ -25,6 +25,7 @@ begin
         inner join pg_index as i on i.indexrelid = c.oid
         inner join pg_am as m on m.oid = c.relam
         where c.relnamespace = 'knowledge'::regnamespace and m.amname = 'hnsw'
+            and c.relname ~ '^vectors_[0-9]+_of_[0-9a-f]{24}$'
     )
     select * from (
         -- One that is there stays until its org has shrunk to half of what earns one.
