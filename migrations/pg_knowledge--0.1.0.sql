@@ -1252,10 +1252,12 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    gap constant text := 'qgapq qgapq ';
     plain text := knowledge_private.plain_text(value);
     whole tsvector := to_tsvector(language::regconfig, plain);
     parts text := (
-        select string_agg(regexp_replace(m[1], '[^[:alnum:]]+', ' ', 'g'), ' ')
+        -- One letter, or a number of two digits, says too little to be found by: "i.e.", "3-5".
+        select string_agg(regexp_replace(regexp_replace(m[1], '[^[:alnum:]]+', ' ', 'g'), '\m([[:alnum:]]|[0-9]{2})\M', '', 'g'), ' ')
         from regexp_matches(plain, '([[:alnum:]]+(?:[/\\.@:_=&?#+~-]+[[:alnum:]]+)+)', 'g') as m
         where m[1] ~ '[[:alpha:]]'
     );
@@ -1263,8 +1265,11 @@ begin
     if parts is null then
         return whole;
     end if;
-    -- What the parser has found by itself counts as often as it found it; only missing parts are added.
-    return whole || ts_delete(to_tsvector(language::regconfig, parts), tsvector_to_array(whole));
+    -- What the parser has found by itself counts as often as it found it; only missing parts are added, with a gap before
+    -- them, so that no phrase leads from the text into its parts.
+    return whole || ts_delete(
+        to_tsvector(language::regconfig, gap || parts),
+        tsvector_to_array(whole || to_tsvector(language::regconfig, gap)));
 end
 $$;
 
@@ -2821,7 +2826,7 @@ comment on function knowledge_private.index_name(text, integer) is
 revoke all on function knowledge_private.index_name(text, integer) from public;
 
 create function knowledge_private.vector_plan(
-    org_id text, model_id integer, predicate text, depth integer, out plan text, out permitted bigint
+    org_id text, model_id integer, predicate text, counted bigint, depth integer, out plan text, out permitted bigint
 )
 language plpgsql
 stable
@@ -2843,9 +2848,12 @@ begin
         ))::bigint)
         into enough
         from knowledge_private.settings as s;
-        execute format('select count(*) from (select from %s as t where %s limit %s) as n',
-            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
-        into permitted;
+        permitted := counted;
+        if permitted is null then
+            execute format('select count(*) from (select from %s as t where %s limit %s) as n',
+                knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
+            into permitted;
+        end if;
         if permitted > enough then
             plan := 'index';
         end if;
@@ -2853,11 +2861,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.vector_plan(text, integer, text, integer) is
+comment on function knowledge_private.vector_plan(text, integer, text, bigint, integer) is
 'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
-there are enough of them to make it worth while. permitted is their number, counted no further
-than that or depth; null if unasked.';
-revoke all on function knowledge_private.vector_plan(text, integer, text, integer) from public;
+there are enough of them to make it worth while. permitted is their number: counted, where it is
+known, else counted here, but no further than that or depth; null if unasked.';
+revoke all on function knowledge_private.vector_plan(text, integer, text, bigint, integer) from public;
 
 create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
@@ -2918,7 +2926,7 @@ comment on function knowledge_private.index_leg(integer, text, vector, integer) 
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
-    org_id text, model_id integer, predicate text, embedding vector, depth integer, plan text
+    org_id text, model_id integer, predicate text, counted bigint, embedding vector, depth integer, plan text
 )
 returns table (chunk_id uuid, distance double precision, place integer)
 language plpgsql
@@ -2935,7 +2943,7 @@ begin
     if chosen = 'auto' then
         select p.plan, p.permitted into chosen, permitted
         from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate,
-            vector_leg.depth) as p;
+            vector_leg.counted, vector_leg.depth) as p;
         if chosen = 'index' then
             nearest := array(
                 select (l.chunk_id, l.distance)::knowledge_private.measured
@@ -2957,10 +2965,10 @@ begin
 end
 $$;
 
-comment on function knowledge_private.vector_leg(text, integer, text, vector, integer, text) is
-'The nearest depth vectors that predicate permits, numbered from 1. plan: auto takes the org''s index where vector_plan
-says so, and compares exactly when its answer is short; exact always compares.';
-revoke all on function knowledge_private.vector_leg(text, integer, text, vector, integer, text) from public;
+comment on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) is
+'The nearest depth vectors that predicate permits, numbered from 1. counted: how many there are, if it is known. plan: auto
+takes the org''s index where vector_plan says so, and compares exactly when its answer is short; exact always compares.';
+revoke all on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) from public;
 
 -- ---- sql/61_search/03_keyword_leg.sql
 -- The keyword leg: BM25 (Robertson and Zaragoza 2009; k1 1.2, b 0.75, the idf of Lucene), from core PostgreSQL.
@@ -3192,7 +3200,7 @@ begin
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     perform knowledge_private.check_keys(options,
-        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan'], 'options');
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax'], 'options');
     for option in select o.key, o.value from jsonb_each(options) as o loop
         if option.key in ('rrf_k', 'vector_weight', 'keyword_weight', 'min_score') then
             if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000'
@@ -3208,6 +3216,9 @@ begin
             perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
         end if;
     end loop;
+    if options ->> 'syntax' not in ('web', 'plain') then
+        perform knowledge_private.fail('KB005', 'syntax must be web or plain');
+    end if;
     if options ->> 'plan' not in ('auto', 'exact') then
         perform knowledge_private.fail('KB005', 'plan must be auto or exact');
     end if;
@@ -3217,6 +3228,25 @@ $$;
 comment on function knowledge_private.check_search(text, vector, integer, text, jsonb) is
 'KB005 unless the arguments of a search make sense together.';
 revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb) from public;
+
+create function knowledge_private.asked_words(query text, mode text, options jsonb)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when mode = 'vector' or query is null then ''
+        -- Without these signs nothing is a phrase, excluded or the beginning of a word.
+        when options ->> 'syntax' = 'plain' then regexp_replace(query, '"|\*|(^|\s)-', ' ', 'g')
+        else query
+    end
+$$;
+
+comment on function knowledge_private.asked_words(text, text, jsonb) is
+'The words that a search asks for, as parse_query reads them: those of query, none in mode vector; in syntax plain without
+operators.';
+revoke all on function knowledge_private.asked_words(text, text, jsonb) from public;
 
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models
@@ -3269,6 +3299,7 @@ create type knowledge_private.search_request as (
     chunks bigint,
     words bigint,
     vector_filter text,
+    permitted_vectors bigint,
     keyword_predicate text,
     keyword_filter text,
     lexemes text[],
@@ -3335,7 +3366,7 @@ begin
 
     -- Without a language of its own a question is read in every language of what it may find.
     asked := knowledge.parse_query(
-        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        knowledge_private.asked_words(query, mode, options),
         case
             when options ? 'language' then array[options ->> 'language']
             else coalesce(permitted.languages, '{english}')
@@ -3351,6 +3382,8 @@ begin
         ], null)
     end;
     if 'vector' = any (request.legs) then
+        -- Without a filter the compartments have counted already; chunks that have no vector yet only make it cautious.
+        request.permitted_vectors := case when metadata is null and asked.excluded is null then request.chunks end;
         request.vector_filter := concat_ws(' and ',
             knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types, labels, true),
             documents,
@@ -3404,8 +3437,8 @@ begin
     return query
     with vector_leg as materialized (
         select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter, embedding,
-            depth, request.plan) as l
+        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
+            request.permitted_vectors, embedding, depth, request.plan) as l
         where 'vector' = any (request.legs)
     ),
     keyword_leg as materialized (
@@ -3685,7 +3718,8 @@ embedded by the org''s model, as [0.1,…]; fingerprint: that model''s, required
 reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
 none. visibility: labels to see, {org} unless more are asked for. metadata: a filter on the document''s
 metadata, see metadata_matches. options: rrf_k (10), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
-most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index).
+most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index), syntax (web, or
+plain: quotes, minus and * in the question are no operators).
 A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank); the citation: source_type, source_id, title, uri,
 heading trail, body, char_start to char_end (from 0, end excluded) in the source; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
@@ -3731,7 +3765,11 @@ begin
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
     select o.active_model into model_id from knowledge.orgs as o;
     asked := knowledge.parse_query(
-        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        case
+            when mode = 'vector' then ''
+            when options ->> 'syntax' = 'plain' then regexp_replace(coalesce(query, ''), '"|\*|(^|\s)-', ' ', 'g')
+            else coalesce(query, '')
+        end,
         case
             when options ? 'language' then array[options ->> 'language']
             else coalesce((
@@ -3860,8 +3898,8 @@ begin
     if 'vector' = any (request.legs) then
         started := clock_timestamp();
         select count(*) into counted
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter, embedding,
-            depth, request.plan);
+        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
+            request.permitted_vectors, embedding, depth, request.plan);
         explained := explained || jsonb_build_object('vector', jsonb_build_object(
             'rows', counted,
             'ms', knowledge_private.milliseconds_since(started),
@@ -3869,7 +3907,7 @@ begin
                 when request.plan = 'exact' then 'exact'
                 else (
                     select p.plan from knowledge_private.vector_plan((request.asking).org_id, request.model_id,
-                        request.vector_filter, depth) as p
+                        request.vector_filter, request.permitted_vectors, depth) as p
                 )
             end));
     end if;
@@ -4778,4 +4816,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '2d16c94895ac4e10b1ee49ea87ecd530345cfb39c1b72963642fc7bcde2c06db', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'f672c634e47fdd8542f1e685c29c16f56735e9ec4a9bffc7f0b0e9bbc224f04f', current_setting('pg_knowledge.granted_usage')::text[]);

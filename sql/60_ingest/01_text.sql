@@ -93,10 +93,12 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    gap constant text := 'qgapq qgapq ';
     plain text := knowledge_private.plain_text(value);
     whole tsvector := to_tsvector(language::regconfig, plain);
     parts text := (
-        select string_agg(regexp_replace(m[1], '[^[:alnum:]]+', ' ', 'g'), ' ')
+        -- One letter, or a number of two digits, says too little to be found by: "i.e.", "3-5".
+        select string_agg(regexp_replace(regexp_replace(m[1], '[^[:alnum:]]+', ' ', 'g'), '\m([[:alnum:]]|[0-9]{2})\M', '', 'g'), ' ')
         from regexp_matches(plain, '([[:alnum:]]+(?:[/\\.@:_=&?#+~-]+[[:alnum:]]+)+)', 'g') as m
         where m[1] ~ '[[:alpha:]]'
     );
@@ -104,8 +106,11 @@ begin
     if parts is null then
         return whole;
     end if;
-    -- What the parser has found by itself counts as often as it found it; only missing parts are added.
-    return whole || ts_delete(to_tsvector(language::regconfig, parts), tsvector_to_array(whole));
+    -- What the parser has found by itself counts as often as it found it; only missing parts are added, with a gap before
+    -- them, so that no phrase leads from the text into its parts.
+    return whole || ts_delete(
+        to_tsvector(language::regconfig, gap || parts),
+        tsvector_to_array(whole || to_tsvector(language::regconfig, gap)));
 end
 $$;
 

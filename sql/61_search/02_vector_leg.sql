@@ -15,7 +15,7 @@ comment on function knowledge_private.index_name(text, integer) is
 revoke all on function knowledge_private.index_name(text, integer) from public;
 
 create function knowledge_private.vector_plan(
-    org_id text, model_id integer, predicate text, depth integer, out plan text, out permitted bigint
+    org_id text, model_id integer, predicate text, counted bigint, depth integer, out plan text, out permitted bigint
 )
 language plpgsql
 stable
@@ -37,9 +37,12 @@ begin
         ))::bigint)
         into enough
         from knowledge_private.settings as s;
-        execute format('select count(*) from (select from %s as t where %s limit %s) as n',
-            knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
-        into permitted;
+        permitted := counted;
+        if permitted is null then
+            execute format('select count(*) from (select from %s as t where %s limit %s) as n',
+                knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
+            into permitted;
+        end if;
         if permitted > enough then
             plan := 'index';
         end if;
@@ -47,11 +50,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.vector_plan(text, integer, text, integer) is
+comment on function knowledge_private.vector_plan(text, integer, text, bigint, integer) is
 'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
-there are enough of them to make it worth while. permitted is their number, counted no further
-than that or depth; null if unasked.';
-revoke all on function knowledge_private.vector_plan(text, integer, text, integer) from public;
+there are enough of them to make it worth while. permitted is their number: counted, where it is
+known, else counted here, but no further than that or depth; null if unasked.';
+revoke all on function knowledge_private.vector_plan(text, integer, text, bigint, integer) from public;
 
 create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
@@ -112,7 +115,7 @@ comment on function knowledge_private.index_leg(integer, text, vector, integer) 
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
-    org_id text, model_id integer, predicate text, embedding vector, depth integer, plan text
+    org_id text, model_id integer, predicate text, counted bigint, embedding vector, depth integer, plan text
 )
 returns table (chunk_id uuid, distance double precision, place integer)
 language plpgsql
@@ -129,7 +132,7 @@ begin
     if chosen = 'auto' then
         select p.plan, p.permitted into chosen, permitted
         from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate,
-            vector_leg.depth) as p;
+            vector_leg.counted, vector_leg.depth) as p;
         if chosen = 'index' then
             nearest := array(
                 select (l.chunk_id, l.distance)::knowledge_private.measured
@@ -151,7 +154,7 @@ begin
 end
 $$;
 
-comment on function knowledge_private.vector_leg(text, integer, text, vector, integer, text) is
-'The nearest depth vectors that predicate permits, numbered from 1. plan: auto takes the org''s index where vector_plan
-says so, and compares exactly when its answer is short; exact always compares.';
-revoke all on function knowledge_private.vector_leg(text, integer, text, vector, integer, text) from public;
+comment on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) is
+'The nearest depth vectors that predicate permits, numbered from 1. counted: how many there are, if it is known. plan: auto
+takes the org''s index where vector_plan says so, and compares exactly when its answer is short; exact always compares.';
+revoke all on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) from public;

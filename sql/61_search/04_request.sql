@@ -25,7 +25,7 @@ begin
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     perform knowledge_private.check_keys(options,
-        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan'], 'options');
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax'], 'options');
     for option in select o.key, o.value from jsonb_each(options) as o loop
         if option.key in ('rrf_k', 'vector_weight', 'keyword_weight', 'min_score') then
             if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000'
@@ -41,6 +41,9 @@ begin
             perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
         end if;
     end loop;
+    if options ->> 'syntax' not in ('web', 'plain') then
+        perform knowledge_private.fail('KB005', 'syntax must be web or plain');
+    end if;
     if options ->> 'plan' not in ('auto', 'exact') then
         perform knowledge_private.fail('KB005', 'plan must be auto or exact');
     end if;
@@ -50,6 +53,25 @@ $$;
 comment on function knowledge_private.check_search(text, vector, integer, text, jsonb) is
 'KB005 unless the arguments of a search make sense together.';
 revoke all on function knowledge_private.check_search(text, vector, integer, text, jsonb) from public;
+
+create function knowledge_private.asked_words(query text, mode text, options jsonb)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when mode = 'vector' or query is null then ''
+        -- Without these signs nothing is a phrase, excluded or the beginning of a word.
+        when options ->> 'syntax' = 'plain' then regexp_replace(query, '"|\*|(^|\s)-', ' ', 'g')
+        else query
+    end
+$$;
+
+comment on function knowledge_private.asked_words(text, text, jsonb) is
+'The words that a search asks for, as parse_query reads them: those of query, none in mode vector; in syntax plain without
+operators.';
+revoke all on function knowledge_private.asked_words(text, text, jsonb) from public;
 
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models

@@ -7,6 +7,7 @@ create type knowledge_private.search_request as (
     chunks bigint,
     words bigint,
     vector_filter text,
+    permitted_vectors bigint,
     keyword_predicate text,
     keyword_filter text,
     lexemes text[],
@@ -73,7 +74,7 @@ begin
 
     -- Without a language of its own a question is read in every language of what it may find.
     asked := knowledge.parse_query(
-        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        knowledge_private.asked_words(query, mode, options),
         case
             when options ? 'language' then array[options ->> 'language']
             else coalesce(permitted.languages, '{english}')
@@ -89,6 +90,8 @@ begin
         ], null)
     end;
     if 'vector' = any (request.legs) then
+        -- Without a filter the compartments have counted already; chunks that have no vector yet only make it cautious.
+        request.permitted_vectors := case when metadata is null and asked.excluded is null then request.chunks end;
         request.vector_filter := concat_ws(' and ',
             knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types, labels, true),
             documents,
@@ -142,8 +145,8 @@ begin
     return query
     with vector_leg as materialized (
         select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter, embedding,
-            depth, request.plan) as l
+        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
+            request.permitted_vectors, embedding, depth, request.plan) as l
         where 'vector' = any (request.legs)
     ),
     keyword_leg as materialized (

@@ -31,7 +31,11 @@ begin
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
     select o.active_model into model_id from knowledge.orgs as o;
     asked := knowledge.parse_query(
-        case when mode <> 'vector' then coalesce(query, '') else '' end,
+        case
+            when mode = 'vector' then ''
+            when options ->> 'syntax' = 'plain' then regexp_replace(coalesce(query, ''), '"|\*|(^|\s)-', ' ', 'g')
+            else coalesce(query, '')
+        end,
         case
             when options ? 'language' then array[options ->> 'language']
             else coalesce((

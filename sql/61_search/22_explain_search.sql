@@ -34,8 +34,8 @@ begin
     if 'vector' = any (request.legs) then
         started := clock_timestamp();
         select count(*) into counted
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter, embedding,
-            depth, request.plan);
+        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
+            request.permitted_vectors, embedding, depth, request.plan);
         explained := explained || jsonb_build_object('vector', jsonb_build_object(
             'rows', counted,
             'ms', knowledge_private.milliseconds_since(started),
@@ -43,7 +43,7 @@ begin
                 when request.plan = 'exact' then 'exact'
                 else (
                     select p.plan from knowledge_private.vector_plan((request.asking).org_id, request.model_id,
-                        request.vector_filter, depth) as p
+                        request.vector_filter, request.permitted_vectors, depth) as p
                 )
             end));
     end if;

@@ -226,6 +226,20 @@ LANGUAGES = {
 }
 
 
+def test_plain_syntax_has_no_operators(reader: psycopg.Connection[Any]) -> None:
+    """In syntax plain a question's quotes, minus and stars are signs like any other."""
+    question = '"panel thyroid" -turbo pars*'
+    assert found(reader, question) == set()
+    assert found(reader, '"metabolic panel" -turbo pars*') == set()
+    plain = found(reader, question, options={"syntax": "plain"})
+    assert plain == {"panel", "hyphen"}
+    scoped, exact = (
+        search(reader, question, function, mode="keyword", options={"syntax": "plain"})
+        for function in ("search_scoped", "search_exact")
+    )
+    assert [r["chunk_id"] for r in scoped] == [r["chunk_id"] for r in exact]
+
+
 @pytest.fixture
 def tower(db: Database) -> Iterator[psycopg.Connection[Any]]:
     """An org with a document in each language."""
