@@ -243,9 +243,9 @@ create table knowledge_private.settings (
     promoted_chunks integer not null default 20000 check (promoted_chunks >= 1),
     promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
-    scanned_chunks integer not null default 2000 check (scanned_chunks >= 0),
-    candidates integer not null default 5000 check (candidates >= 1),
-    long_list integer not null default 1000 check (long_list >= 0),
+    scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
+    candidates integer not null default 7000 check (candidates >= 1),
+    long_list integer not null default 50000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
     longest_token interval not null default interval '24 hours' check (longest_token > interval '0'),
@@ -1077,15 +1077,18 @@ grant execute on function knowledge_private.current_org() to knowledge_reader;
 
 create function knowledge_private.readable_compartments()
 returns integer[]
-language sql
+language plpgsql
 stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select array(
-        select p.compartment_id from knowledge_private.permitted_compartments(knowledge_private.context()) as p
-    )
+declare
+    -- Verified here, once: inside the query below it would be for every compartment.
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    return array(select p.compartment_id from knowledge_private.permitted_compartments(asking) as p);
+end
 $$;
 
 comment on function knowledge_private.readable_compartments() is
@@ -2836,6 +2839,9 @@ declare
     enough bigint;
 begin
     plan := 'exact';
+    if counted <= (select s.exact_rows from knowledge_private.settings as s) then
+        return;
+    end if;
     if exists (
         select from pg_class as c
         inner join pg_index as i on i.indexrelid = c.oid
@@ -3353,7 +3359,7 @@ begin
     request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
 
     select
-        coalesce(array_agg(p.compartment_id order by p.compartment_id), '{}') as ids,
+        coalesce(array_agg(p.compartment_id), '{}') as ids,
         coalesce(sum(p.chunks), 0) as chunks,
         coalesce(sum(p.words), 0) as words,
         array_agg(distinct p.language) as languages
@@ -4777,7 +4783,8 @@ begin
     union all
     select * from (
         select
-            format('create index concurrently %I on %s using hnsw (embedding %s.halfvec_cosine_ops) where org_id = %L',
+            format('create index concurrently %I on %s using hnsw (embedding %s.halfvec_cosine_ops) '
+                'with (ef_construction = 128) where org_id = %L',
                 z.name, knowledge_private.vector_table(z.active_model), knowledge_private.vector_schema(), z.org_id),
             format('its org has %s chunks', z.chunks)
         from size as z
@@ -4816,4 +4823,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'f672c634e47fdd8542f1e685c29c16f56735e9ec4a9bffc7f0b0e9bbc224f04f', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '350e38c1ebef9ca0084ecf1ef0091dbdbd6e87f827f4ed575e76e3a4052db6bf', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -41,15 +41,18 @@ grant execute on function knowledge_private.current_org() to knowledge_reader;
 
 create function knowledge_private.readable_compartments()
 returns integer[]
-language sql
+language plpgsql
 stable
 parallel restricted
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select array(
-        select p.compartment_id from knowledge_private.permitted_compartments(knowledge_private.context()) as p
-    )
+declare
+    -- Verified here, once: inside the query below it would be for every compartment.
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    return array(select p.compartment_id from knowledge_private.permitted_compartments(asking) as p);
+end
 $$;
 
 comment on function knowledge_private.readable_compartments() is

@@ -61,7 +61,7 @@ begin
     request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
 
     select
-        coalesce(array_agg(p.compartment_id order by p.compartment_id), '{}') as ids,
+        coalesce(array_agg(p.compartment_id), '{}') as ids,
         coalesce(sum(p.chunks), 0) as chunks,
         coalesce(sum(p.words), 0) as words,
         array_agg(distinct p.language) as languages

@@ -47,7 +47,8 @@ begin
     union all
     select * from (
         select
-            format('create index concurrently %I on %s using hnsw (embedding %s.halfvec_cosine_ops) where org_id = %L',
+            format('create index concurrently %I on %s using hnsw (embedding %s.halfvec_cosine_ops) '
+                'with (ef_construction = 128) where org_id = %L',
                 z.name, knowledge_private.vector_table(z.active_model), knowledge_private.vector_schema(), z.org_id),
             format('its org has %s chunks', z.chunks)
         from size as z
