@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-soak lint format build install clean
+.PHONY: help demo test test-soak bench-search lint format build install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ test: .venv/.test ## Run the tests; ARGS=... goes to pytest
 
 test-soak: .venv/.test ## Run the tests that take minutes
 	$(BIN)/pytest -m soak $(ARGS)
+
+bench-search: .venv/.bench ## Measure search against its peers; ARGS="--rows 20000 --only shares" for less
+	$(BIN)/python tests/bench/search.py $(ARGS)
 
 lint: .venv/.lint ## Check the Python, the SQL, and that migrations/ is what sql/ builds
 	$(BIN)/ruff check
@@ -60,6 +63,10 @@ clean: ## Remove .venv, dist and caches
 
 .venv/.test: pyproject.toml | .venv/bin/python
 	$(PIP) -e '.[test]'
+	@touch $@
+
+.venv/.bench: pyproject.toml | .venv/bin/python
+	$(PIP) -e '.[bench]'
 	@touch $@
 
 .venv/.lint: pyproject.toml | .venv/bin/python
