@@ -202,6 +202,20 @@ comment on function knowledge_private.check_keys(jsonb, text[], text) is
 'Raises KB005 unless object is a json object whose keys are all allowed; argument names it in the message.';
 revoke all on function knowledge_private.check_keys(jsonb, text[], text) from public;
 
+create function knowledge_private.is_blank(value text)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Written out, because what [:space:] holds beyond ASCII depends on the locale of the database.
+    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]'
+$$;
+
+comment on function knowledge_private.is_blank(text) is
+'Whether a text has nothing but spaces of any width, none included, and other signs that nobody can see.';
+revoke all on function knowledge_private.is_blank(text) from public;
+
 create function knowledge_private.check_label(label text, argument text, longest integer default 500)
 returns text
 language plpgsql
@@ -209,7 +223,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if label is null or label !~ '\S' or octet_length(label) > longest or label ~ '[\u0001-\u001f\u007f]' then
+    if label is null or knowledge_private.is_blank(label) or octet_length(label) > longest or label ~ '[\u0001-\u001f\u007f]' then
         perform knowledge_private.fail('KB005',
             format('%s must be 1 to %s bytes, not blank, without control characters', argument, longest));
     end if;
@@ -1849,7 +1863,7 @@ begin
                 (e.chunk ->> 'ordinal')::integer >= chunk_count
                 then format('ordinal %s is beyond chunk_count %s', e.chunk ->> 'ordinal', chunk_count)
             when coalesce(jsonb_typeof(e.chunk -> 'body'), '') <> 'string' then 'body must be a string'
-            when e.chunk ->> 'body' !~ '\S' then 'body is blank'
+            when knowledge_private.is_blank(e.chunk ->> 'body') then 'body is blank'
             when length(e.chunk ->> 'body') > 100000 then 'body is longer than 100000 characters'
             when coalesce(jsonb_typeof(e.chunk -> 'heading'), 'null') not in ('string', 'null')
                 then 'heading must be a string'
@@ -3202,7 +3216,7 @@ begin
     if mode = 'vector' and embedding is null then
         perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
     end if;
-    if coalesce(query, '') !~ '\S' and (mode = 'keyword' or embedding is null) then
+    if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     perform knowledge_private.check_keys(options,
@@ -4823,4 +4837,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '350e38c1ebef9ca0084ecf1ef0091dbdbd6e87f827f4ed575e76e3a4052db6bf', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '88d3e1610bd63191b138068841495a81771202a7a28a221aa3a13f867b31367b', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -48,6 +48,20 @@ comment on function knowledge_private.check_keys(jsonb, text[], text) is
 'Raises KB005 unless object is a json object whose keys are all allowed; argument names it in the message.';
 revoke all on function knowledge_private.check_keys(jsonb, text[], text) from public;
 
+create function knowledge_private.is_blank(value text)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Written out, because what [:space:] holds beyond ASCII depends on the locale of the database.
+    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]'
+$$;
+
+comment on function knowledge_private.is_blank(text) is
+'Whether a text has nothing but spaces of any width, none included, and other signs that nobody can see.';
+revoke all on function knowledge_private.is_blank(text) from public;
+
 create function knowledge_private.check_label(label text, argument text, longest integer default 500)
 returns text
 language plpgsql
@@ -55,7 +69,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if label is null or label !~ '\S' or octet_length(label) > longest or label ~ '[\u0001-\u001f\u007f]' then
+    if label is null or knowledge_private.is_blank(label) or octet_length(label) > longest or label ~ '[\u0001-\u001f\u007f]' then
         perform knowledge_private.fail('KB005',
             format('%s must be 1 to %s bytes, not blank, without control characters', argument, longest));
     end if;

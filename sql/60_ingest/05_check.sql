@@ -26,7 +26,7 @@ begin
                 (e.chunk ->> 'ordinal')::integer >= chunk_count
                 then format('ordinal %s is beyond chunk_count %s', e.chunk ->> 'ordinal', chunk_count)
             when coalesce(jsonb_typeof(e.chunk -> 'body'), '') <> 'string' then 'body must be a string'
-            when e.chunk ->> 'body' !~ '\S' then 'body is blank'
+            when knowledge_private.is_blank(e.chunk ->> 'body') then 'body is blank'
             when length(e.chunk ->> 'body') > 100000 then 'body is longer than 100000 characters'
             when coalesce(jsonb_typeof(e.chunk -> 'heading'), 'null') not in ('string', 'null')
                 then 'heading must be a string'

@@ -21,7 +21,7 @@ begin
     if mode = 'vector' and embedding is null then
         perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
     end if;
-    if coalesce(query, '') !~ '\S' and (mode = 'keyword' or embedding is null) then
+    if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     perform knowledge_private.check_keys(options,
