@@ -263,12 +263,11 @@ class Knowledge:
         the bodies of the first candidates hits a score each, from the query; the best k by that
         score are the result.
         """
-        if rerank is None:
-            asked = self._asked(query, k, mode, source_types, visibility, metadata, options)
-            return SearchResult(self._hits(asked))
-        wide = max(k, candidates)
-        asked = self._asked(query, wide, mode, source_types, visibility, metadata, options)
-        return SearchResult(_reranked(query, self._hits(asked), rerank)[:k])
+        wanted = k if rerank is None else max(k, candidates)
+        asked = self._asked(query, wanted, mode, source_types, visibility, metadata, options)
+        rows = self._call(_named_call("search_scoped", asked), **asked)
+        hits = tuple(from_row(Hit, row) for row in rows)
+        return SearchResult(hits if rerank is None else _reranked(query, hits, rerank)[:k])
 
     def explain(
         self,
@@ -323,10 +322,6 @@ class Knowledge:
             (vector,) = _embed(self._embedder, [query])
             given |= {"embedding": _vector(vector), "fingerprint": self._embedder.fingerprint}
         return given
-
-    def _hits(self, asked: dict[str, Any]) -> tuple[Hit, ...]:
-        rows = self._call(_named_call("search_scoped", asked), **asked)
-        return tuple(from_row(Hit, row) for row in rows)
 
     def _check_model(self, embedder: Embedder) -> None:
         """Refuses an embedder that is not the org's model before it is asked for anything."""
