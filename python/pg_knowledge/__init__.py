@@ -7,7 +7,7 @@ with ConnectionPool(url) as pool:
         print(hit.rank, hit.title, hit.heading, hit.body)
 """
 
-from .chunking import Chunk, chunk_text
+from .chunking import Chunk, chunk_text, locate
 from .client import Knowledge
 from .embedding import Embedder
 from .errors import KnowledgeError

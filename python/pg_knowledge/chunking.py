@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 from unicodedata import category, combining
 from zlib import crc32
 
-__all__ = ["Chunk", "chunk_text"]
+__all__ = ["Chunk", "chunk_text", "locate"]
 
 DEFAULT_MAX_CHARS = 1000
 TITLE_CHARS = 120
@@ -42,6 +42,8 @@ class Chunk:
     body: exactly text[char_start:char_end].
     char_start, char_end: offsets in code points of the text that was given.
     tokens: estimate of the tokens of the body, from its length alone (UTF-8 bytes / 4).
+    locator: where it stood in the file that the text was made of: 'page 3', '#install'; see
+        ``locate``.
     """
 
     ordinal: int
@@ -50,6 +52,7 @@ class Chunk:
     char_start: int
     char_end: int
     tokens: int
+    locator: str | None = None
 
 
 def chunk_text(
@@ -93,6 +96,34 @@ def chunk_text(
             tokens = (len(body.encode("utf-8", "surrogatepass")) + 3) // 4
             chunks.append(Chunk(len(chunks), section.trail, body, start, end, tokens))
     return chunks
+
+
+def locate(chunks: Iterable[Chunk], marks: Sequence[tuple[int, str]]) -> list[Chunk]:
+    """The chunks, each with the locator of its range.
+
+    marks: (offset, locator), ascending; a locator holds from its offset to the next mark. Numbered
+    ones become a range, 'pages 3-4'; of others a chunk gets the one that its first character has,
+    or else the first in it. Without marks the chunks stay as they are.
+    """
+    offsets = [offset for offset, _ in marks]
+    located = []
+    for chunk in chunks:
+        first = max(bisect_right(offsets, chunk.char_start) - 1, 0)
+        last = bisect_left(offsets, chunk.char_end)
+        covered = [locator for _, locator in marks[first:last]]
+        locator = _range_of(covered[0], covered[-1]) if covered else chunk.locator
+        located.append(replace(chunk, locator=locator))
+    return located
+
+
+def _range_of(first: str, last: str) -> str:
+    (kind, start), (other, end) = _numbered(first), _numbered(last)
+    return f"{kind}s {start}-{end}" if kind and kind == other and start != end else first
+
+
+def _numbered(locator: str) -> tuple[str, str]:
+    kind, _, number = locator.partition(" ")
+    return (kind, number) if number.isdecimal() else ("", "")
 
 
 def _with_plain_line_ends(text: str) -> str:

@@ -17,10 +17,10 @@ import psycopg
 
 from .client import Knowledge
 from .embedding import Embedder
-from .errors import InvalidArgument, KnowledgeError, database_errors
-from .files import find_documents, read_document
+from .errors import InvalidArgument, KnowledgeError, NotFound, database_errors
+from .files import DEFAULT_MAX_BYTES, ENDINGS, convert_file, find_documents, read_file, version_of
 from .migrate import installed_version, migrate
-from .types import Context, Hit, Token
+from .types import Context, Hit, Source, Token
 
 __all__ = ["main"]
 
@@ -95,13 +95,20 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "ingest", parents=[caller, embedder], help="publish files, or what has changed in them"
     )
-    command.add_argument("paths", nargs="+", type=Path, help=".md and .txt files, or folders")
+    command.add_argument("paths", nargs="+", type=Path, help=f"files ({ENDINGS}) or folders")
     command.add_argument("--source-type", default="file", help="kind of source (default: file)")
     command.add_argument(
         "--audience", action="append", metavar="NAME", help="whom the documents are for; repeatable"
     )
     command.add_argument("--visibility", help="label (default: org)")
     command.add_argument("--language", help="text search configuration (default: the org's)")
+    command.add_argument(
+        "--max-mb",
+        type=float,
+        default=DEFAULT_MAX_BYTES / 1e6,
+        metavar="MB",
+        help="size from which on a file is refused (default: %(default)g)",
+    )
     command.set_defaults(run=_ingest)
 
     command = commands.add_parser("search", parents=[caller, embedder], help="ask a question")
@@ -126,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "demo", help="the whole of it, on an embedded server of its own that is gone afterwards"
     )
-    command.add_argument("--docs", type=Path, metavar="FOLDER", help="folder of .md and .txt files")
+    command.add_argument("--docs", type=Path, metavar="FOLDER", help="folder of documents")
     command.set_defaults(run=_demo)
     return parser
 
@@ -205,45 +212,107 @@ def _register_model(arguments: argparse.Namespace) -> int:
 
 
 def _ingest(arguments: argparse.Namespace) -> int:
-    failed = 0
+    outcomes: list[dict[str, Any]] = []
     with _connect(arguments) as conn:
         knowledge = _knowledge(arguments, conn)
         files = _by_source_id(arguments.paths)
         bar = Bar(sys.stderr, len(files))
-        for source_id, path in files.items():
-            shown = source_id.encode(errors="backslashreplace").decode()  # a name may be no text
-            try:
-                document = read_document(path)
-                report = knowledge.ingest(
-                    arguments.source_type,
-                    source_id,
-                    document.text,
-                    audience=arguments.audience,
-                    visibility=arguments.visibility,
-                    title=document.title,
-                    language=arguments.language,
-                    format=document.format,
-                    on_progress=bar.part,
-                )
-                outcome = {"source_id": shown, **dataclasses.asdict(report)}
-            except KnowledgeError as error:
-                failed += 1
-                outcome = {"source_id": shown, "error": str(error), "code": error.code}
-            bar.step()
-            if arguments.json:
-                _print(arguments, outcome)
-            elif "error" in outcome:
-                print(f"{shown}: failed: {outcome['error']}", file=sys.stderr)
-            else:
-                print(
-                    f"{shown}: {outcome['chunks']} chunks"
-                    f" ({outcome['embedded']} embedded, {outcome['reused']} reused,"
-                    f" {outcome['skipped']} unchanged)"
-                )
-        bar.end()
-    if not arguments.json:
-        print(f"{len(files) - failed} of {len(files)} files are live")
-    return 1 if failed else 0
+        try:
+            for source_id, path in files.items():
+                shown = source_id.encode(errors="backslashreplace").decode()  # it may be no text
+                try:
+                    done = _ingest_file(arguments, knowledge, source_id, path, bar)
+                except KnowledgeError as error:
+                    done = {"outcome": "failed", "error": str(error), "code": error.code}
+                except Exception as error:
+                    if conn.closed:
+                        raise
+                    message = f"{type(error).__name__}: {error}"
+                    done = {"outcome": "failed", "error": message, "code": ""}
+                outcomes.append({"source_id": shown, **done})
+                bar.step()
+                if arguments.json:
+                    _print(arguments, outcomes[-1])
+        finally:
+            bar.end()
+            if outcomes and not arguments.json:
+                print(render_outcomes(outcomes, len(files)))
+    return 1 if any(outcome["outcome"] == "failed" for outcome in outcomes) else 0
+
+
+def _ingest_file(
+    arguments: argparse.Namespace, knowledge: Knowledge, source_id: str, path: Path, bar: Bar
+) -> dict[str, Any]:
+    """Publishes one file, unless the live version is of these very bytes."""
+    data = read_file(path, int(arguments.max_mb * 1e6))
+    embedder = knowledge.embedder
+    version = version_of(data, embedder.fingerprint if embedder else "")
+    live = _live(arguments, knowledge, source_id)
+    if live and live.source_version == version:
+        return {
+            "outcome": "unchanged",
+            "document_id": live.document_id,
+            "chunks": live.chunks,
+            "embedded": 0,
+            "reused": 0,
+            "skipped": live.chunks,
+            "live": True,
+        }
+    document = convert_file(path, data)
+    report = knowledge.ingest(
+        arguments.source_type,
+        source_id,
+        document.text,
+        audience=arguments.audience,
+        visibility=arguments.visibility,
+        title=document.title,
+        source_version=version,
+        language=arguments.language,
+        chunks=document.chunks(),
+        on_progress=bar.part,
+    )
+    return {"outcome": "published", **dataclasses.asdict(report)}
+
+
+def _live(arguments: argparse.Namespace, knowledge: Knowledge, source_id: str) -> Source | None:
+    """The document as it is; None when there is none, or the arguments would change more of it
+    than its text. With a token there is no telling whose scope it is, so None too."""
+    if not arguments.org:
+        return None
+    try:
+        live = knowledge.get_source(arguments.source_type, source_id)
+    except NotFound:
+        return None
+    same = (
+        live.org_scope == arguments.scope
+        and arguments.visibility in (None, live.visibility)
+        and arguments.language in (None, live.language)
+        and (arguments.audience is None or set(arguments.audience) == set(live.audience))
+    )
+    return live if same else None
+
+
+def render_outcomes(outcomes: Sequence[dict[str, Any]], total: int) -> str:
+    """What an ingest did with each file as a table, then the totals."""
+    counts = ("chunks", "embedded", "reused", "skipped")
+    rows = [("file", "outcome", "chunks", "embedded", "reused", "unchanged", "error")]
+    for done in outcomes:
+        numbers = [str(done.get(count, "")) for count in counts]
+        error = " ".join(done.get("error", "").split())
+        rows.append((done["source_id"], done["outcome"], *numbers, error))
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    lines = []
+    for row in rows:
+        words = [row[n].ljust(widths[n]) for n in (0, 1)]
+        numbers = [row[n].rjust(widths[n]) for n in range(2, 6)]
+        lines.append("  ".join([*words, *numbers, row[6]]).rstrip())
+    by_outcome = [
+        f"{sum(done['outcome'] == outcome for done in outcomes)} {outcome}"
+        for outcome in ("published", "unchanged", "failed")
+    ]
+    live = sum(done["outcome"] != "failed" for done in outcomes)
+    lines.append(f"{live} of {total} files are live: {', '.join(by_outcome)}")
+    return "\n".join(lines)
 
 
 def _by_source_id(paths: Sequence[Path]) -> dict[str, Path]:
@@ -259,7 +328,7 @@ def _by_source_id(paths: Sequence[Path]) -> dict[str, Path]:
                     hint="Name the folder that both are in, or give each a --source-type.",
                 )
     if not files:
-        raise InvalidArgument("no .md or .txt file there")
+        raise InvalidArgument(f"no file with text there ({ENDINGS})")
     return files
 
 

@@ -84,6 +84,11 @@ class Knowledge:
         self._writer = writer
         self._checked = False
 
+    @property
+    def embedder(self) -> Embedder | None:
+        """What turns chunks and questions into vectors."""
+        return self._embedder
+
     def as_context(self, context: Context | Token) -> Knowledge:
         """The same knowledge base for another caller."""
         other = Knowledge(self._source, context, embedder=self._embedder, writer=self._writer)

@@ -73,9 +73,7 @@ def _documents(docs: Path | None) -> list[Document]:
     folder = docs or Path(__file__).resolve().parents[2]
     parts = [folder] if docs else [folder / part for part in OWN_DOCS]
     if not all(part.exists() for part in parts):
-        raise InvalidArgument(
-            "name a folder of .md and .txt files: pg-knowledge demo --docs FOLDER"
-        )
+        raise InvalidArgument("name a folder of documents: pg-knowledge demo --docs FOLDER")
     documents = []
     for path in (found for part in parts for found in find_documents(part)):
         try:
@@ -84,7 +82,7 @@ def _documents(docs: Path | None) -> list[Document]:
         except InvalidArgument as error:
             print(f"{path} is left out: {error}", file=sys.stderr)
     if not documents:
-        raise InvalidArgument(f"{docs}: no .md or .txt file there")
+        raise InvalidArgument(f"{docs}: no file with text there")
     return documents
 
 
@@ -149,7 +147,7 @@ def _ingest(tenant: Knowledge, name: str, documents: Sequence[Document], audienc
             document.text,
             audience=[audience],
             title=document.title,
-            format=document.format,
+            chunks=document.chunks(),
             on_progress=bar.part,
         )
         chunks += report.chunks
