@@ -202,6 +202,27 @@ comment on function knowledge_private.check_keys(jsonb, text[], text) is
 'Raises KB005 unless object is a json object whose keys are all allowed; argument names it in the message.';
 revoke all on function knowledge_private.check_keys(jsonb, text[], text) from public;
 
+create function knowledge_private.check_flags(object jsonb, flags text[], argument text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    flag text;
+begin
+    foreach flag in array flags loop
+        if jsonb_typeof(object -> flag) <> 'boolean' then
+            perform knowledge_private.fail('KB005', format('%s in %s must be true or false', flag, argument));
+        end if;
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.check_flags(jsonb, text[], text) is
+'Raises KB005 unless each of flags that object has is true or false.';
+revoke all on function knowledge_private.check_flags(jsonb, text[], text) from public;
+
 create function knowledge_private.is_blank(value text)
 returns boolean
 language sql
@@ -262,6 +283,10 @@ create table knowledge_private.settings (
     long_list integer not null default 50000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
+    claim interval not null default interval '5 minutes' check (claim > interval '0'),
+    attempts integer not null default 8 check (attempts >= 1),
+    first_retry interval not null default interval '10 seconds' check (first_retry > interval '0'),
+    longest_retry interval not null default interval '1 hour' check (longest_retry > interval '0'),
     longest_token interval not null default interval '24 hours' check (longest_token > interval '0'),
     clock_offset interval not null default interval '0'
 );
@@ -287,6 +312,12 @@ comment on column knowledge_private.settings.long_list is
 comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
 comment on column knowledge_private.settings.abandoned is
 'maintain() ends a version that is being ingested when its lease ran out this long ago.';
+comment on column knowledge_private.settings.claim is 'How long a worker holds the chunks that it claimed for embedding.';
+comment on column knowledge_private.settings.attempts is
+'A chunk that could not be embedded so many times is set aside as a dead letter.';
+comment on column knowledge_private.settings.first_retry is
+'How long after its first failure a chunk is claimed again; twice as long after each further one.';
+comment on column knowledge_private.settings.longest_retry is 'But never longer than this.';
 comment on column knowledge_private.settings.longest_token is 'The longest time a token may live.';
 comment on column knowledge_private.settings.clock_offset is
 'Added to clock_timestamp() for leases and tokens; tests move it instead of waiting.';
@@ -542,6 +573,8 @@ create table knowledge.versions (
     lease_holder text,
     lease_expires_at timestamptz not null,
     report jsonb,
+    last_error text,
+    failed_at timestamptz,
     started_at timestamptz not null default now(),
     ended_at timestamptz,
     primary key (org_id, version_id),
@@ -571,7 +604,10 @@ comment on column knowledge.versions.language is 'Text search configuration its 
 comment on column knowledge.versions.lease is 'Fencing number: a call with an older one is refused (KB009).';
 comment on column knowledge.versions.lease_holder is 'The writer that holds the lease, as it names itself.';
 comment on column knowledge.versions.lease_expires_at is 'Until then no other writer may resume it.';
-comment on column knowledge.versions.report is 'What finalize_version reported.';
+comment on column knowledge.versions.report is
+'What finalize_version reported; release_chunk and reject_chunk keep its counts true.';
+comment on column knowledge.versions.last_error is 'What its writer last failed of, as it told release_version.';
+comment on column knowledge.versions.failed_at is 'When it told so.';
 comment on column knowledge.versions.started_at is 'When it was begun.';
 comment on column knowledge.versions.ended_at is 'When it was published, superseded or aborted.';
 
@@ -624,6 +660,7 @@ create table knowledge.positions (
     words integer not null,
     char_start integer,
     char_end integer,
+    locator text,
     primary key (org_id, document_id, ordinal),
     foreign key (org_id, document_id) references knowledge.documents (org_id, document_id),
     foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
@@ -634,19 +671,22 @@ create unique index positions_chunk on knowledge.positions (chunk_id, org_id);
 comment on table knowledge.positions is 'Where each live chunk stands in its document.';
 comment on column knowledge.positions.org_id is 'The tenant.';
 comment on column knowledge.positions.document_id is 'The document.';
-comment on column knowledge.positions.ordinal is '0, 1, 2 … within the document, without gaps.';
+comment on column knowledge.positions.ordinal is
+'0, 1, 2 … within the document; what was quarantined or rejected leaves a gap.';
 comment on column knowledge.positions.chunk_id is 'The chunk.';
 comment on column knowledge.positions.compartment_id is 'The compartment of the document.';
 comment on column knowledge.positions.content_hash is 'As in chunks, so that comparing a document reads no text.';
 comment on column knowledge.positions.words is 'As in chunks, so that counting a document reads no text.';
 comment on column knowledge.positions.char_start is 'First character in the source, from 0.';
 comment on column knowledge.positions.char_end is 'One after the last character in the source.';
+comment on column knowledge.positions.locator is 'Where it is in the original, for a citation: "page 3".';
 
--- The vectors of staged chunks are of the version's model, so the column has no fixed length.
 create table knowledge_private.staged_chunks (
     org_id text collate "C" not null,
     version_id uuid not null,
     ordinal integer not null,
+    verdict text not null default 'admitted' check (verdict in ('admitted', 'quarantined', 'rejected')),
+    reason text,
     heading text not null,
     body text not null,
     tsv tsvector not null,
@@ -655,7 +695,7 @@ create table knowledge_private.staged_chunks (
     content_hash bytea not null,
     char_start integer,
     char_end integer,
-    embedding halfvec,
+    locator text,
     primary key (org_id, version_id, ordinal),
     foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
 );
@@ -664,15 +704,60 @@ comment on table knowledge_private.staged_chunks is 'The chunks of versions that
 comment on column knowledge_private.staged_chunks.org_id is 'The tenant.';
 comment on column knowledge_private.staged_chunks.version_id is 'The version.';
 comment on column knowledge_private.staged_chunks.ordinal is 'Position in the document.';
+comment on column knowledge_private.staged_chunks.verdict is 'admitted, quarantined or rejected.';
+comment on column knowledge_private.staged_chunks.reason is 'Why it was not admitted.';
 comment on column knowledge_private.staged_chunks.heading is 'As in chunks.';
-comment on column knowledge_private.staged_chunks.body is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.body is 'As in chunks; empty where rejected.';
 comment on column knowledge_private.staged_chunks.tsv is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.words is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.tokens is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.content_hash is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.char_start is 'As in positions.';
 comment on column knowledge_private.staged_chunks.char_end is 'As in positions.';
-comment on column knowledge_private.staged_chunks.embedding is 'Unit vector of the version''s model; null until stored.';
+comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
+
+-- What is unchanged is staged without its text, a batch in a row.
+create table knowledge_private.staged_unchanged (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    ordinals integer[] not null,
+    content_hashes bytea[] not null,
+    char_starts integer[] not null,
+    char_ends integer[] not null,
+    locators text[] not null,
+    foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
+);
+
+create index staged_unchanged_version on knowledge_private.staged_unchanged (version_id, org_id);
+
+comment on table knowledge_private.staged_unchanged is
+'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
+comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
+comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
+comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
+comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
+comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';
+comment on column knowledge_private.staged_unchanged.char_ends is 'As in positions.';
+comment on column knowledge_private.staged_unchanged.locators is 'As in positions.';
+
+-- A table of its own: storing a vector writes no text again. They are of the version's model, so of no fixed length.
+create table knowledge_private.staged_vectors (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    ordinal integer not null,
+    embedding halfvec not null,
+    primary key (org_id, version_id, ordinal),
+    foreign key (org_id, version_id, ordinal)
+    references knowledge_private.staged_chunks (org_id, version_id, ordinal) on delete cascade
+);
+
+alter table knowledge_private.staged_vectors alter column embedding set storage plain;
+
+comment on table knowledge_private.staged_vectors is 'The vectors of staged chunks.';
+comment on column knowledge_private.staged_vectors.org_id is 'The tenant.';
+comment on column knowledge_private.staged_vectors.version_id is 'The version.';
+comment on column knowledge_private.staged_vectors.ordinal is 'Of the chunk.';
+comment on column knowledge_private.staged_vectors.embedding is 'Unit vector of the version''s model.';
 
 create type knowledge_private.measured as (
     chunk_id uuid,
@@ -687,6 +772,8 @@ alter table knowledge.versions alter column org_id set statistics 0;
 alter table knowledge.chunks alter column org_id set statistics 0;
 alter table knowledge.positions alter column org_id set statistics 0;
 alter table knowledge_private.staged_chunks alter column org_id set statistics 0;
+alter table knowledge_private.staged_unchanged alter column org_id set statistics 0;
+alter table knowledge_private.staged_vectors alter column org_id set statistics 0;
 
 -- ---- sql/30_tables/08_keys.sql
 -- The keys that contexts and tokens are signed with: HMAC-SHA256 (RFC 2104) with the two padded keys kept ready, from
@@ -758,6 +845,170 @@ comment on column knowledge.migrations.granted_usage is
 'The roles that it had to grant USAGE on the schema of pgvector; uninstall.sql takes that back.';
 
 grant select on knowledge.migrations to knowledge_reader, knowledge_trusted;
+
+-- ---- sql/30_tables/10_admission.sql
+-- What may be found without somebody having looked at it: rules, what they held back, and what was decided about that.
+
+create table knowledge.admission_rules (
+    org_id text collate "C" references knowledge.orgs (org_id),
+    rule text not null,
+    pattern text,
+    longest integer check (longest >= 1),
+    verdict text not null check (verdict in ('admitted', 'quarantined', 'rejected')),
+    reason text not null,
+    changed_at timestamptz not null default now(),
+    unique nulls not distinct (org_id, rule),
+    check (num_nonnulls(pattern, longest) = 1)
+);
+
+comment on table knowledge.admission_rules is
+'A new chunk that matches a rule gets its verdict; of several, the severest. Those without an org hold for every org that has
+none of the same name.';
+comment on column knowledge.admission_rules.org_id is 'The tenant; null for every tenant.';
+comment on column knowledge.admission_rules.rule is 'Name of the rule.';
+comment on column knowledge.admission_rules.pattern is
+'Regular expression of PostgreSQL, case-insensitive, looked for in heading, line break, body.';
+comment on column knowledge.admission_rules.longest is 'Or a number of characters that a body must not exceed.';
+comment on column knowledge.admission_rules.verdict is 'quarantined or rejected; admitted switches a rule of every org off.';
+comment on column knowledge.admission_rules.reason is 'What the report says of such a chunk.';
+comment on column knowledge.admission_rules.changed_at is 'When it was defined.';
+
+insert into knowledge.admission_rules (rule, pattern, longest, verdict, reason)
+values
+(
+    'prompt_injection',
+    '\y(?:ignore|disregard|forget|override|bypass)\y[^.!?\n]{0,40}\y(?:previous|prior|above|earlier|preceding|foregoing|system)'
+    '\y[^.!?\n]{0,30}\y(?:instructions?|prompts?|rules|directions|messages|guidelines)\y'
+    '|\y(?:reveal|print|show|repeat|output|leak|disclose)\y[^.!?\n]{0,30}\y(?:system|hidden|initial|secret)\W{1,3}'
+    '(?:prompt|instructions?|message)\y'
+    '|\y(?:do not|don.t|never)\W{1,3}(?:tell|inform|alert|warn)\W{1,3}the\W{1,3}user\y'
+    '|\yyou\W{1,3}are\W{1,3}(?:now|no longer)\y[^.!?\n]{0,40}\y(?:mode|jailbr\w*|unrestricted|dan|assistant|persona)\y'
+    '|\ynew\W{1,3}(?:system\W{1,3})?instructions?\s*:',
+    null, 'quarantined', 'it speaks to a language model like an order'
+),
+(
+    'chat_markup',
+    '<\|(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id)\|>|\[/?inst\]|<</?sys>>'
+    '|<(?:start|end)_of_turn>',
+    null, 'quarantined', 'it has the marks that separate the turns of a conversation with a language model'
+),
+(
+    'invisible',
+    '[\u0001-\u0008\u000b\u000e-\u001f\u007f\u202d\u202e\u2061-\u2064]'
+    '|[a-z][\u200b-\u200d\u2060\ufeff\u00ad\u180e]{2,}[a-z]|[\u200b-\u200f\u2060\ufeff]{8,}'
+    '|(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0001-\U000e007f]',
+    null, 'quarantined', 'it has control characters or signs that nobody can see'
+),
+('too_long', null, 20000, 'quarantined', 'no embedder reads this much of a text');
+
+create table knowledge.quarantine (
+    org_id text collate "C" not null,
+    chunk_id uuid not null,
+    document_id uuid not null,
+    version_id uuid not null,
+    ordinal integer not null,
+    reason text not null,
+    heading text not null,
+    body text not null,
+    tokens integer,
+    content_hash bytea not null,
+    char_start integer,
+    char_end integer,
+    locator text,
+    model_id integer references knowledge.models (model_id),
+    embedding halfvec,
+    held_at timestamptz not null default now(),
+    primary key (org_id, chunk_id),
+    unique (document_id, ordinal, org_id),
+    foreign key (org_id, document_id) references knowledge.documents (org_id, document_id) on delete cascade
+);
+
+comment on table knowledge.quarantine is 'The chunks of live versions that are held back until somebody has looked at them.';
+comment on column knowledge.quarantine.org_id is 'The tenant.';
+comment on column knowledge.quarantine.chunk_id is 'The chunk; it keeps this id when it is released.';
+comment on column knowledge.quarantine.document_id is 'Of which document.';
+comment on column knowledge.quarantine.version_id is 'The live version that it belongs to.';
+comment on column knowledge.quarantine.ordinal is 'The place in the document that is kept for it.';
+comment on column knowledge.quarantine.reason is 'Why it is held back.';
+comment on column knowledge.quarantine.heading is 'As in chunks.';
+comment on column knowledge.quarantine.body is 'As in chunks.';
+comment on column knowledge.quarantine.tokens is 'As in chunks.';
+comment on column knowledge.quarantine.content_hash is 'As in chunks.';
+comment on column knowledge.quarantine.char_start is 'As in positions.';
+comment on column knowledge.quarantine.char_end is 'As in positions.';
+comment on column knowledge.quarantine.locator is 'As in positions.';
+comment on column knowledge.quarantine.model_id is 'The model of embedding.';
+comment on column knowledge.quarantine.embedding is 'Its vector, where its writer brought one.';
+comment on column knowledge.quarantine.held_at is 'Since when.';
+
+create table knowledge_private.reviews (
+    org_id text collate "C" not null,
+    document_id uuid not null,
+    content_hash bytea not null,
+    verdict text not null check (verdict in ('admitted', 'rejected')),
+    reason text not null,
+    primary key (org_id, document_id, content_hash),
+    foreign key (org_id, document_id) references knowledge.documents (org_id, document_id) on delete cascade
+);
+
+comment on table knowledge_private.reviews is
+'What was decided about quarantined texts, so that nobody is asked again when the document is ingested again.';
+comment on column knowledge_private.reviews.org_id is 'The tenant.';
+comment on column knowledge_private.reviews.document_id is 'Of which document.';
+comment on column knowledge_private.reviews.content_hash is 'As in chunks.';
+comment on column knowledge_private.reviews.verdict is 'admitted or rejected.';
+comment on column knowledge_private.reviews.reason is 'What the reviewer said.';
+
+-- ---- sql/30_tables/11_embedding_jobs.sql
+-- The queue of chunks that were published without a vector. A job is gone when its chunk has its vector, or is gone.
+
+create table knowledge_private.embedding_jobs (
+    org_id text collate "C" not null,
+    model_id integer not null references knowledge.models (model_id),
+    chunk_id uuid not null,
+    document_id uuid not null,
+    due_at timestamptz not null,
+    attempts integer not null default 0,
+    claim uuid,
+    reason text,
+    dead boolean not null default false,
+    queued_at timestamptz not null,
+    primary key (org_id, model_id, chunk_id),
+    foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
+) with (fillfactor = 80);
+
+create index embedding_jobs_chunk on knowledge_private.embedding_jobs (chunk_id, org_id);
+create index embedding_jobs_document on knowledge_private.embedding_jobs (document_id, org_id);
+create index embedding_jobs_claim on knowledge_private.embedding_jobs (claim);
+create index embedding_jobs_due on knowledge_private.embedding_jobs (model_id, org_id, due_at) where not dead;
+
+comment on table knowledge_private.embedding_jobs is 'Chunks that are live without a vector of a model.';
+comment on column knowledge_private.embedding_jobs.org_id is 'The tenant.';
+comment on column knowledge_private.embedding_jobs.model_id is 'The model that is to embed it.';
+comment on column knowledge_private.embedding_jobs.chunk_id is 'The chunk.';
+comment on column knowledge_private.embedding_jobs.document_id is 'Of which document.';
+comment on column knowledge_private.embedding_jobs.due_at is
+'From when on it may be claimed: at once, after a failure later, and while it is claimed when the claim runs out.';
+comment on column knowledge_private.embedding_jobs.attempts is 'How often embedding it has failed, or a worker vanished.';
+comment on column knowledge_private.embedding_jobs.claim is 'The claim it was last part of; null after a failure.';
+comment on column knowledge_private.embedding_jobs.reason is 'Of the last failure.';
+comment on column knowledge_private.embedding_jobs.dead is 'Set aside after too many failures, until retry_embeddings.';
+comment on column knowledge_private.embedding_jobs.queued_at is 'Since when it waits.';
+
+create table knowledge_private.embedding_turns (
+    org_id text collate "C" not null references knowledge.orgs (org_id),
+    model_id integer not null references knowledge.models (model_id),
+    served_at timestamptz not null default '-infinity',
+    primary key (org_id, model_id)
+) with (fillfactor = 50);
+
+comment on table knowledge_private.embedding_turns is
+'Whose turn it is: a claim begins with the org that was served longest ago.';
+comment on column knowledge_private.embedding_turns.org_id is 'The tenant.';
+comment on column knowledge_private.embedding_turns.model_id is 'The model.';
+comment on column knowledge_private.embedding_turns.served_at is 'When chunks of it were last claimed.';
+
+alter table knowledge_private.embedding_jobs alter column org_id set statistics 0;
 
 -- ---- sql/40_context/01_sign.sql
 -- Signed texts: <purpose>.<key>.<payload in hex>.<hmac in hex>. The purpose is signed too, so a token is no context.
@@ -1165,7 +1416,14 @@ $protect$;
 
 -- Nobody reads these directly: enabled without a policy, row-level security shows nothing.
 alter table knowledge.versions enable row level security;
+alter table knowledge.admission_rules enable row level security;
+alter table knowledge.quarantine enable row level security;
 alter table knowledge_private.staged_chunks enable row level security;
+alter table knowledge_private.staged_unchanged enable row level security;
+alter table knowledge_private.staged_vectors enable row level security;
+alter table knowledge_private.reviews enable row level security;
+alter table knowledge_private.embedding_jobs enable row level security;
+alter table knowledge_private.embedding_turns enable row level security;
 
 -- Of their org readers see what a search needs, and not how often its log was written.
 grant select (org_id, status, language, active_model) on knowledge.orgs to knowledge_reader;
@@ -1367,13 +1625,27 @@ $$;
 comment on function knowledge_private.count_words(tsvector) is 'Number of positions in tsv: the length that BM25 uses.';
 revoke all on function knowledge_private.count_words(tsvector) from public;
 
+create function knowledge_private.salted_hash(org_id text, text_hash bytea)
+returns bytea
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select sha256(convert_to(length(org_id) || ':' || org_id, 'UTF8') || text_hash)
+$$;
+
+comment on function knowledge_private.salted_hash(text, bytea) is
+'The content_hash of a chunk of an org, from the sha256 that its writer made of heading and body (stage_unchanged).';
+revoke all on function knowledge_private.salted_hash(text, bytea) from public;
+
 create function knowledge_private.content_hash(org_id text, heading text, body text)
 returns bytea
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select sha256(convert_to(concat_ws(':', length(org_id), length(heading), org_id || heading || body), 'UTF8'))
+    select knowledge_private.salted_hash(
+        org_id, sha256(convert_to(octet_length(heading) || ':' || heading || body, 'UTF8')))
 $$;
 
 comment on function knowledge_private.content_hash(text, text, text) is
@@ -1695,9 +1967,12 @@ declare
     found_ordinals integer[];
 begin
     execute format(
-        'select array_agg(s.ordinal order by s.ordinal) from knowledge_private.staged_chunks as s left join %s on true '
-        'where s.org_id = $1 and s.version_id = $2 and s.embedding is null and r.embedding is null '
-        'and ($3 is null or s.ordinal = any ($3))',
+        'select array_agg(s.ordinal order by s.ordinal) from knowledge_private.staged_chunks as s '
+        'left join lateral (select true as stored from knowledge_private.staged_vectors as e '
+        'where e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal offset 0) as e on true '
+        'left join %s on e.stored is null '
+        'where s.org_id = $1 and s.version_id = $2 and s.verdict <> ''rejected'' '
+        'and e.stored is null and r.embedding is null and ($3 is null or s.ordinal = any ($3))',
         coalesce(knowledge_private.reusable(version.model_id), '(select null as embedding) as r'))
     into found_ordinals
     using version.org_id, version.version_id, ordinals;
@@ -1706,8 +1981,76 @@ end
 $$;
 
 comment on function knowledge_private.unembedded(knowledge.versions, integer[]) is
-'Which of the ordinals (null: of all that are staged) want a vector: none was stored and none can be reused. Ascending.';
+'Which of the ordinals (null: of all that are staged) want a vector: none was stored and none can be reused. Ascending.
+What is staged as unchanged has the vector that it has.';
 revoke all on function knowledge_private.unembedded(knowledge.versions, integer[]) from public;
+
+create function knowledge_private.staged(version knowledge.versions)
+returns table (
+    ordinal integer,
+    verdict text,
+    content_hash bytea,
+    with_text boolean,
+    words integer,
+    char_start integer,
+    char_end integer,
+    locator text
+)
+language sql
+stable
+rows 1000
+set search_path = pg_catalog, pg_temp
+as $$
+    select s.ordinal, s.verdict, s.content_hash, true, s.words, s.char_start, s.char_end, s.locator
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id
+    union all
+    select a.ordinal, 'admitted', a.content_hash, false, null, a.char_start, a.char_end, a.locator
+    from knowledge_private.staged_unchanged as u
+    cross join unnest(u.ordinals, u.content_hashes, u.char_starts, u.char_ends, u.locators)
+        as a (ordinal, content_hash, char_start, char_end, locator)
+    where
+        u.org_id = version.org_id and u.version_id = version.version_id
+$$;
+
+comment on function knowledge_private.staged(knowledge.versions) is
+'All that a version has staged, with its text or, where that is live already, without.';
+revoke all on function knowledge_private.staged(knowledge.versions) from public;
+
+create function knowledge_private.unstage(version knowledge.versions, batch integer[], chunks jsonb default null)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    with old as (
+        delete from knowledge_private.staged_unchanged as u
+        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
+        returning u.*
+    )
+    insert into knowledge_private.staged_unchanged
+    select
+        old.org_id, old.version_id, array_agg(a.ordinal), array_agg(a.content_hash), array_agg(a.char_start),
+        array_agg(a.char_end), array_agg(a.locator)
+    from old
+    cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
+        as a (ordinal, content_hash, char_start, char_end, locator)
+    where a.ordinal <> all (batch)
+    group by old.org_id, old.version_id;
+
+    delete from knowledge_private.staged_vectors as e
+    using
+        jsonb_to_recordset(chunks) as c (ordinal integer, heading text, body text),
+        knowledge_private.staged_chunks as s
+    where
+        e.org_id = version.org_id and e.version_id = version.version_id and e.ordinal = c.ordinal
+        and s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = c.ordinal
+        and s.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
+$$;
+
+comment on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) is
+'Forgets that the ordinals of a batch were staged as unchanged, and the vectors of those that chunks gives another text.';
+revoke all on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) from public;
 
 create function knowledge_private.vector_schema()
 returns text
@@ -1727,6 +2070,27 @@ revoke all on function knowledge_private.vector_schema() from public;
 -- ---- sql/60_ingest/04_begin.sql
 -- What begin_version decides by.
 
+create function knowledge_private.model_of(fingerprint text)
+returns knowledge.models
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model knowledge.models;
+begin
+    select m.* into model from knowledge.models as m where m.fingerprint = model_of.fingerprint;
+    if not found then
+        perform knowledge_private.fail('KB007', 'no model is registered with this fingerprint',
+            jsonb_build_object('fingerprint', fingerprint), 'knowledge.register_model registers one.');
+    end if;
+    return model;
+end
+$$;
+
+comment on function knowledge_private.model_of(text) is 'The registered model with a fingerprint; KB007 when there is none.';
+revoke all on function knowledge_private.model_of(text) from public;
+
 create function knowledge_private.ingest_model(org knowledge.orgs, fingerprint text)
 returns knowledge.models
 language plpgsql
@@ -1739,11 +2103,7 @@ begin
         select m.* into model from knowledge.models as m where m.model_id = org.active_model;
         return model;
     end if;
-    select m.* into model from knowledge.models as m where m.fingerprint = ingest_model.fingerprint;
-    if not found then
-        perform knowledge_private.fail('KB007', 'no model is registered with this fingerprint',
-            jsonb_build_object('fingerprint', fingerprint), 'knowledge.register_model registers one.');
-    end if;
+    model := knowledge_private.model_of(ingest_model.fingerprint);
     if org.active_model is null then
         -- The first model an org ingests with is its model.
         update knowledge.models as m set state = 'active'
@@ -1768,7 +2128,7 @@ without a model when no fingerprint is given. KB007 for any other.';
 revoke all on function knowledge_private.ingest_model(knowledge.orgs, text) from public;
 
 create function knowledge_private.is_unchanged(
-    document knowledge.documents, live knowledge.versions, wanted knowledge.versions
+    document knowledge.documents, live knowledge.versions, wanted knowledge.versions, allow_unembedded boolean
 )
 returns boolean
 language plpgsql
@@ -1796,7 +2156,7 @@ begin
     then
         return false;
     end if;
-    if live.model_id is not null then
+    if live.model_id is not null and not allow_unembedded then
         execute format(
             'select exists ('
             'select from knowledge.positions as p '
@@ -1810,10 +2170,13 @@ begin
 end
 $$;
 
-comment on function knowledge_private.is_unchanged(knowledge.documents, knowledge.versions, knowledge.versions) is
-'Whether publishing wanted would change nothing: same text, same description where it gives one, no vector missing.';
+comment on function knowledge_private.is_unchanged(
+    knowledge.documents, knowledge.versions, knowledge.versions, boolean
+) is
+'Whether publishing wanted would change nothing: same text, same description where it gives one, no vector missing unless
+that is allowed.';
 revoke all on function knowledge_private.is_unchanged(
-    knowledge.documents, knowledge.versions, knowledge.versions
+    knowledge.documents, knowledge.versions, knowledge.versions, boolean
 ) from public;
 
 create function knowledge_private.end_version(version knowledge.versions, state text)
@@ -1825,7 +2188,11 @@ begin
     update knowledge.versions as v
     set state = end_version.state, ended_at = now(), lease_expires_at = now()
     where v.org_id = version.org_id and v.version_id = version.version_id;
+    delete from knowledge_private.staged_vectors as s
+    where s.org_id = version.org_id and s.version_id = version.version_id;
     delete from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id;
+    delete from knowledge_private.staged_unchanged as s
     where s.org_id = version.org_id and s.version_id = version.version_id;
 end
 $$;
@@ -1856,18 +2223,30 @@ begin
         select case
             when jsonb_typeof(e.chunk) <> 'object' then 'not a json object'
             when
-                (e.chunk - array['ordinal', 'heading', 'body', 'char_start', 'char_end', 'tokens']) <> '{}'
+                (e.chunk - array[
+                    'ordinal', 'heading', 'body', 'char_start', 'char_end', 'tokens', 'locator', 'verdict', 'reason'
+                ]) <> '{}'
                 then 'unknown key'
             when not knowledge_private.is_count(e.chunk -> 'ordinal') then 'ordinal must be an integer from 0'
             when
                 (e.chunk ->> 'ordinal')::integer >= chunk_count
                 then format('ordinal %s is beyond chunk_count %s', e.chunk ->> 'ordinal', chunk_count)
             when coalesce(jsonb_typeof(e.chunk -> 'body'), '') <> 'string' then 'body must be a string'
-            when knowledge_private.is_blank(e.chunk ->> 'body') then 'body is blank'
             when length(e.chunk ->> 'body') > 100000 then 'body is longer than 100000 characters'
             when coalesce(jsonb_typeof(e.chunk -> 'heading'), 'null') not in ('string', 'null')
                 then 'heading must be a string'
             when length(e.chunk ->> 'heading') > 10000 then 'heading is longer than 10000 characters'
+            when exists (
+                select from unnest(array['locator', 'reason']) as k
+                where
+                    coalesce(jsonb_typeof(e.chunk -> k), 'null') not in ('string', 'null')
+                    or length(e.chunk ->> k) > 500
+            )
+                then 'locator and reason must be strings of at most 500 characters'
+            when
+                coalesce(jsonb_typeof(e.chunk -> 'verdict'), 'null') <> 'null'
+                and e.chunk -> 'verdict' not in ('"admitted"', '"quarantined"', '"rejected"')
+                then 'verdict must be admitted, quarantined or rejected'
             when exists (
                 select from unnest(array['char_start', 'char_end', 'tokens']) as k
                 where
@@ -1910,7 +2289,7 @@ $$;
 comment on function knowledge_private.is_count(jsonb) is 'Whether value is a json integer from 0 to 999999999.';
 revoke all on function knowledge_private.is_count(jsonb) from public;
 
-create function knowledge_private.check_vector(model knowledge.models, embedding vector)
+create function knowledge_private.check_vectors(model knowledge.models, embeddings vector[])
 returns void
 language plpgsql
 stable
@@ -1918,31 +2297,35 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     dimensions integer;
-    norm double precision;
+    pointless boolean;
 begin
-    execute format('select %1$s.vector_dims($1), %1$s.vector_norm($1)', knowledge_private.vector_schema())
-    into dimensions, norm
-    using embedding;
-    if model.model_id is not null and dimensions is distinct from model.dimensions then
+    execute format(
+        'select max(coalesce(%1$s.vector_dims(e), 0)) filter ('
+        'where $2 is not null and %1$s.vector_dims(e) is distinct from $2), '
+        'bool_or(coalesce(%1$s.vector_norm(e), 0) in (0, ''NaN'', ''Infinity'')) from unnest($1) as e',
+        knowledge_private.vector_schema())
+    into dimensions, pointless
+    using embeddings, model.dimensions;
+    if dimensions is not null then
         perform knowledge_private.fail('KB007',
-            format('a vector of %s dimensions for a model of %s', coalesce(dimensions, 0), model.dimensions),
+            format('a vector of %s dimensions for a model of %s', dimensions, model.dimensions),
             jsonb_build_object('model', model.name, 'dimensions', model.dimensions));
     end if;
-    if norm is null or norm = 0 or norm in ('NaN', 'Infinity') then
+    if pointless then
         perform knowledge_private.fail('KB005', 'a vector of length zero has no direction');
     end if;
 end
 $$;
 
-comment on function knowledge_private.check_vector(knowledge.models, vector) is
-'KB007 when embedding is not of the model''s dimensions (a null model has any), KB005 when it is zero or not finite.';
-revoke all on function knowledge_private.check_vector(knowledge.models, vector) from public;
+comment on function knowledge_private.check_vectors(knowledge.models, vector[]) is
+'KB007 when one is not of the model''s dimensions (a null model has any), KB005 when one is zero, null or not finite.';
+revoke all on function knowledge_private.check_vectors(knowledge.models, vector[]) from public;
 
 -- ---- sql/60_ingest/06_publish.sql
 -- Publishing the difference: what stays keeps its row, its id and its vector; what is new comes in; what is gone goes.
 
 create function knowledge_private.pair_chunks(
-    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out gone uuid[]
+    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out words integer[], out gone uuid[]
 )
 language sql
 volatile
@@ -1953,18 +2336,21 @@ as $$
         select
             s.ordinal,
             l.chunk_id as live_id,
-            coalesce(l.chunk_id, knowledge_private.new_id()) as chunk_id
+            coalesce(s.words, l.words) as words,
+            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id
         from (
             select
                 c.ordinal,
-                c.content_hash,
-                row_number() over (partition by c.content_hash order by c.ordinal) as turn
-            from knowledge_private.staged_chunks as c
-            where c.org_id = version.org_id and c.version_id = version.version_id
+                c.verdict,
+                c.words,
+                case when c.verdict = 'admitted' then c.content_hash end as content_hash,
+                row_number() over (partition by c.verdict = 'admitted', c.content_hash order by c.ordinal) as turn
+            from knowledge_private.staged(version) as c
         ) as s
         full join (
             select
                 p.chunk_id,
+                p.words,
                 p.content_hash,
                 row_number() over (partition by p.content_hash order by p.ordinal) as turn
             from knowledge.positions as p
@@ -1974,13 +2360,15 @@ as $$
     select
         array_agg(p.chunk_id order by p.ordinal) filter (where p.ordinal is not null),
         array_agg(p.live_id is not null order by p.ordinal) filter (where p.ordinal is not null),
-        coalesce(array_agg(p.chunk_id) filter (where p.ordinal is null), '{}')
+        array_agg(p.words order by p.ordinal) filter (where p.ordinal is not null),
+        coalesce(array_agg(p.live_id) filter (where p.ordinal is null), '{}')
     from pair as p
 $$;
 
 comment on function knowledge_private.pair_chunks(knowledge.versions) is
-'Pairs the staged chunks of a version with the live ones of its document that have the same text. chunk_ids and kept, by
-ordinal + 1: the chunk it becomes, and whether that one is live; gone: the live chunks that pair with none.';
+'Pairs the admitted chunks of a version with the live ones of its document that have the same text. By ordinal + 1:
+chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length. gone: the live chunks
+that pair with none.';
 revoke all on function knowledge_private.pair_chunks(knowledge.versions) from public;
 
 create function knowledge_private.count_chunks(org_id text, document_id uuid, compartment_id integer, sign integer)
@@ -2012,16 +2400,18 @@ as $$
 declare
     insertion constant text :=
         'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) '
-        'select s.org_id, $4[s.ordinal + 1], $3, $5, %s '
-        'from knowledge_private.staged_chunks as s %s '
-        'where s.org_id = $1 and s.version_id = $2 and %s order by s.ordinal on conflict do nothing';
+        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding '
+        'from knowledge_private.staged_chunks as s cross join %s '
+        'where s.org_id = $1 and s.version_id = $2 and s.verdict = ''admitted'' order by s.ordinal on conflict do nothing';
+    stored constant text :=
+        'lateral (select e.embedding from knowledge_private.staged_vectors as e '
+        'where e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal offset 0) as r';
     vectors text := knowledge_private.vector_table(version.model_id);
 begin
-    execute format(insertion, vectors, 's.embedding', '', 's.embedding is not null')
+    execute format(insertion, vectors, stored)
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
     get diagnostics embedded = row_count;
-    execute format(insertion, vectors, 'r.embedding',
-        'cross join ' || knowledge_private.reusable(version.model_id), 's.embedding is null')
+    execute format(insertion, vectors, knowledge_private.reusable(version.model_id))
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
     get diagnostics reused = row_count;
 end
@@ -2031,6 +2421,76 @@ comment on function knowledge_private.publish_vectors(knowledge.versions, intege
 'Gives the chunks of a version, which are in chunks already, the vectors that were staged for them, and the others that
 have none those of chunks with the same text. Returns how many of each; a chunk that has a vector keeps it.';
 revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[]) from public;
+
+create function knowledge_private.queue_embeddings(version knowledge.versions)
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    vectors text := knowledge_private.vector_table(version.model_id);
+    queued integer;
+begin
+    execute format(
+        'delete from knowledge_private.embedding_jobs as j using %s as v '
+        'where j.org_id = $1 and j.document_id = $2 and j.model_id = $3 '
+        'and v.org_id = $1 and v.document_id = $2 and v.chunk_id = j.chunk_id', vectors)
+    using version.org_id, version.document_id, version.model_id;
+    execute format(
+        'select count(*) filter (where v.chunk_id is null)::integer from knowledge.positions as p '
+        'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
+        'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2', vectors)
+    into queued
+    using version.org_id, version.document_id;
+    if queued > 0 then
+        execute format(
+            'insert into knowledge_private.embedding_jobs (org_id, model_id, chunk_id, document_id, due_at, queued_at) '
+            'select $1, $3, p.chunk_id, $2, knowledge_private.clock(), knowledge_private.clock() '
+            'from knowledge.positions as p '
+            'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
+            'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null '
+            'order by p.ordinal on conflict do nothing', vectors)
+        using version.org_id, version.document_id, version.model_id;
+        insert into knowledge_private.embedding_turns (org_id, model_id)
+        values (version.org_id, version.model_id)
+        on conflict do nothing;
+        perform pg_notify('knowledge_embeddings', '');
+    end if;
+    return queued;
+end
+$$;
+
+comment on function knowledge_private.queue_embeddings(knowledge.versions) is
+'Queues the live chunks of a version''s document that have no vector of its model, and takes those that have one from the
+queue. Returns how many have none. Workers that LISTEN to knowledge_embeddings are woken; the message says nothing.';
+revoke all on function knowledge_private.queue_embeddings(knowledge.versions) from public;
+
+create function knowledge_private.hold_chunks(version knowledge.versions, chunk_ids uuid[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from knowledge.quarantine as q
+    where q.org_id = version.org_id and q.document_id = version.document_id;
+    insert into knowledge.quarantine (
+        org_id, chunk_id, document_id, version_id, ordinal, reason, heading, body, tokens, content_hash, char_start,
+        char_end, locator, model_id, embedding
+    )
+    select
+        s.org_id, chunk_ids[s.ordinal + 1], version.document_id, s.version_id, s.ordinal, s.reason, s.heading, s.body,
+        s.tokens, s.content_hash, s.char_start, s.char_end, s.locator, version.model_id, e.embedding
+    from knowledge_private.staged_chunks as s
+    left join knowledge_private.staged_vectors as e
+        on e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.verdict = 'quarantined'
+    order by s.ordinal;
+end
+$$;
+
+comment on function knowledge_private.hold_chunks(knowledge.versions, uuid[]) is
+'Puts the quarantined chunks of a version in the place of those of its document''s live one.';
+revoke all on function knowledge_private.hold_chunks(knowledge.versions, uuid[]) from public;
 
 create function knowledge_private.move_chunks(document knowledge.documents, compartment_id integer)
 returns void
@@ -2062,6 +2522,73 @@ comment on function knowledge_private.move_chunks(knowledge.documents, integer) 
 'Moves the live chunks of a document, their positions and vectors into another compartment.';
 revoke all on function knowledge_private.move_chunks(knowledge.documents, integer) from public;
 
+create function knowledge_private.index_anew(version knowledge.versions)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    place record;
+    new_tsv tsvector;
+    new_words integer;
+begin
+    for place in
+        select p.ordinal, c.chunk_id, c.heading, c.body
+        from knowledge.positions as p
+        inner join knowledge.chunks as c on c.org_id = p.org_id and c.chunk_id = p.chunk_id
+        where p.org_id = version.org_id and p.document_id = version.document_id
+    loop
+        new_tsv := knowledge_private.chunk_tsv(version.language, place.heading, place.body);
+        new_words := knowledge_private.count_words(new_tsv);
+        update knowledge.chunks as c set tsv = new_tsv, words = new_words
+        where c.org_id = version.org_id and c.chunk_id = place.chunk_id;
+        update knowledge.positions as p set words = new_words
+        where p.org_id = version.org_id and p.document_id = version.document_id and p.ordinal = place.ordinal;
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.index_anew(knowledge.versions) is
+'Indexes the live chunks of a version''s document in the version''s language.';
+revoke all on function knowledge_private.index_anew(knowledge.versions) from public;
+
+create function knowledge_private.place_chunks(
+    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    -- A position that holds another chunk than it must is replaced; the others are left alone.
+    delete from knowledge.positions as p
+    where
+        p.org_id = version.org_id and p.document_id = version.document_id
+        and p.chunk_id is distinct from chunk_ids[p.ordinal + 1];
+    insert into knowledge.positions as p (
+        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
+    )
+    select
+        version.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], place_chunks.compartment_id,
+        s.content_hash, place_chunks.words[s.ordinal + 1], s.char_start, s.char_end, s.locator
+    from knowledge_private.staged(version) as s
+    where s.verdict = 'admitted'
+    order by s.ordinal
+    on conflict (org_id, document_id, ordinal) do update
+    set
+        words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end,
+        locator = excluded.locator
+    where
+        (p.words, p.char_start, p.char_end, p.locator)
+        is distinct from (excluded.words, excluded.char_start, excluded.char_end, excluded.locator);
+end
+$$;
+
+comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) is
+'Writes the positions of the admitted chunks of a version; chunk_ids and words as pair_chunks returns them.';
+revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) from public;
+
 create function knowledge_private.publish(
     version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
     out kept integer, out embedded integer, out reused integer, out without_vector integer
@@ -2070,11 +2597,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    pair record := knowledge_private.pair_chunks(version);
-    chunk_ids uuid[] := pair.chunk_ids;
-    is_kept boolean[] := pair.kept;
+    pair record;
+    chunk_ids uuid[];
+    is_kept boolean[];
     chunk uuid;
-    staged record;
 begin
     perform from knowledge.compartments as c
     where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
@@ -2085,14 +2611,11 @@ begin
         perform knowledge_private.move_chunks(document, publish.compartment_id);
     end if;
     if new_language then
-        for staged in
-            select s.ordinal, s.tsv, s.words from knowledge_private.staged_chunks as s
-            where s.org_id = version.org_id and s.version_id = version.version_id and is_kept[s.ordinal + 1]
-        loop
-            update knowledge.chunks as c set tsv = staged.tsv, words = staged.words
-            where c.org_id = version.org_id and c.chunk_id = chunk_ids[staged.ordinal + 1];
-        end loop;
+        perform knowledge_private.index_anew(version);
     end if;
+    pair := knowledge_private.pair_chunks(version);
+    chunk_ids := pair.chunk_ids;
+    is_kept := pair.kept;
 
     insert into knowledge.chunks (
         org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
@@ -2101,13 +2624,29 @@ begin
         s.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, s.heading, s.body, s.tsv,
         s.words, s.tokens, s.content_hash
     from knowledge_private.staged_chunks as s
-    where s.org_id = version.org_id and s.version_id = version.version_id and not is_kept[s.ordinal + 1]
+    where
+        s.org_id = version.org_id and s.version_id = version.version_id and s.verdict = 'admitted'
+        and not is_kept[s.ordinal + 1]
     order by s.ordinal;
+    -- A text that stands in the document more often than before may have been staged without it.
+    insert into knowledge.chunks (
+        org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
+    )
+    select
+        version.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, c.heading, c.body, c.tsv,
+        c.words, c.tokens, c.content_hash
+    from knowledge_private.staged(version) as s
+    cross join lateral (
+        select l.* from knowledge.chunks as l
+        where l.org_id = version.org_id and l.document_id = version.document_id and l.content_hash = s.content_hash
+        limit 1
+    ) as c
+    where not s.with_text and not is_kept[s.ordinal + 1];
 
     kept := cardinality(array_positions(is_kept, true));
     embedded := 0;
     reused := 0;
-    without_vector := version.chunk_count;
+    without_vector := cardinality(array_remove(chunk_ids, null));
     if version.model_id is not null then
         -- Before the chunks that are gone go: one of them may have the vector.
         select v.embedded, v.reused into embedded, reused
@@ -2117,31 +2656,10 @@ begin
     foreach chunk in array pair.gone loop
         delete from knowledge.chunks as c where c.org_id = version.org_id and c.chunk_id = chunk;
     end loop;
-    -- A position that holds another chunk than it must is replaced; the others are left alone.
-    delete from knowledge.positions as p
-    where
-        p.org_id = version.org_id and p.document_id = version.document_id
-        and p.chunk_id is distinct from chunk_ids[p.ordinal + 1];
-    insert into knowledge.positions as p (
-        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end
-    )
-    select
-        s.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], publish.compartment_id, s.content_hash,
-        s.words, s.char_start, s.char_end
-    from knowledge_private.staged_chunks as s
-    where s.org_id = version.org_id and s.version_id = version.version_id
-    order by s.ordinal
-    on conflict (org_id, document_id, ordinal) do update
-    set words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end
-    where
-        (p.words, p.char_start, p.char_end)
-        is distinct from (excluded.words, excluded.char_start, excluded.char_end);
-
+    perform knowledge_private.hold_chunks(version, chunk_ids);
+    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words);
     if version.model_id is not null then
-        execute format('select $3 - count(*)::integer from %s where org_id = $1 and document_id = $2',
-            knowledge_private.vector_table(version.model_id))
-        into without_vector
-        using version.org_id, version.document_id, version.chunk_count;
+        without_vector := knowledge_private.queue_embeddings(version);
     end if;
     perform knowledge_private.count_chunks(version.org_id, version.document_id, publish.compartment_id, 1);
 end
@@ -2152,6 +2670,111 @@ comment on function knowledge_private.publish(knowledge.versions, knowledge.docu
 kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
 revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;
+
+-- ---- sql/60_ingest/07_admission.sql
+-- The verdict on a new chunk: rules of the org, what a reviewer decided before, and what the writer says itself.
+
+create function knowledge_private.admission_rules(org_id text)
+returns setof knowledge.admission_rules
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select r.*
+    from knowledge.admission_rules as r
+    where
+        r.verdict <> 'admitted'
+        and (
+            r.org_id = admission_rules.org_id
+            or r.org_id is null
+            and not exists (
+                select from knowledge.admission_rules as o
+                where o.org_id = admission_rules.org_id and o.rule = r.rule
+            )
+        )
+$$;
+
+comment on function knowledge_private.admission_rules(text) is
+'The rules that hold for an org: its own, and those of every org that it has not redefined.';
+revoke all on function knowledge_private.admission_rules(text) from public;
+
+create function knowledge_private.suspicion(org_id text, out pattern text, out longest integer)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg('(?:' || r.pattern || ')', '|'), '(?!)'), min(r.longest)
+    from knowledge_private.admission_rules(suspicion.org_id) as r
+$$;
+
+comment on function knowledge_private.suspicion(text) is
+'One pattern and one length for all rules of an org: what has neither matches none of them.';
+revoke all on function knowledge_private.suspicion(text) from public;
+
+create function knowledge_private.judge(org_id text, heading text, body text, out verdict text, out reason text)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select r.verdict, r.rule || ': ' || r.reason
+    from knowledge_private.admission_rules(judge.org_id) as r
+    where (heading || E'\n' || body) ~* r.pattern or length(body) > r.longest
+    order by r.verdict desc, r.rule
+    limit 1
+$$;
+
+comment on function knowledge_private.judge(text, text, text) is
+'The severest verdict of the rules of an org on a text, with the rule and its reason; null when none of them matches.';
+revoke all on function knowledge_private.judge(text, text, text) from public;
+
+create function knowledge_private.decide(chunk_id uuid, verdict text, reason text)
+returns knowledge.quarantine
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    held knowledge.quarantine;
+begin
+    -- Lock order: org, document.
+    perform knowledge_private.use_org(asking.org_id, audits => true);
+    perform from knowledge.documents as d
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.document_id = (
+            select q.document_id from knowledge.quarantine as q
+            where q.org_id = asking.org_id and q.chunk_id = decide.chunk_id
+        )
+    for no key update;
+    if found then
+        delete from knowledge.quarantine as q
+        where q.org_id = asking.org_id and q.chunk_id = decide.chunk_id
+        returning q.* into held;
+    end if;
+    if held.chunk_id is null then
+        perform knowledge_private.fail('KB004', 'no such chunk is quarantined');
+    end if;
+    insert into knowledge_private.reviews (org_id, document_id, content_hash, verdict, reason)
+    values (
+        held.org_id, held.document_id, held.content_hash, decide.verdict,
+        coalesce(decide.reason, 'reviewed: ' || decide.verdict)
+    )
+    on conflict (org_id, document_id, content_hash) do update
+    set verdict = excluded.verdict, reason = excluded.reason;
+    update knowledge.versions as v
+    set report = v.report || jsonb_build_object(
+        'quarantined', (v.report ->> 'quarantined')::integer - 1,
+        'rejected', (v.report ->> 'rejected')::integer + (decide.verdict = 'rejected')::integer)
+    where v.org_id = held.org_id and v.version_id = held.version_id;
+    return held;
+end
+$$;
+
+comment on function knowledge_private.decide(uuid, text, text) is
+'Takes a chunk of the context''s org and exact scope out of the quarantine, its document locked, and remembers the verdict
+on its text. KB004 when it is not there.';
+revoke all on function knowledge_private.decide(uuid, text, text) from public;
 
 -- ---- sql/60_ingest/10_define_tag.sql
 create function knowledge.define_tag(tag text, description text default '')
@@ -2265,6 +2888,95 @@ that are there keep theirs until they are ingested again. KB005 when there is no
 revoke all on function knowledge.set_language(text) from public;
 grant execute on function knowledge.set_language(text) to knowledge_admin;
 
+-- ---- sql/60_ingest/13_define_admission_rule.sql
+create function knowledge.define_admission_rule(
+    rule text, verdict text, reason text default null, pattern text default null, longest integer default null
+)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    shared knowledge.admission_rules;
+begin
+    perform knowledge_private.check_label(define_admission_rule.rule, 'rule');
+    if define_admission_rule.verdict is null
+        or define_admission_rule.verdict not in ('admitted', 'quarantined', 'rejected')
+    then
+        perform knowledge_private.fail('KB005', 'verdict must be admitted, quarantined or rejected');
+    end if;
+    perform knowledge_private.use_org(asking.org_id, audits => true);
+    if num_nonnulls(define_admission_rule.pattern, define_admission_rule.longest) = 0 then
+        -- The rule of every org by this name, with another verdict.
+        select r.* into shared
+        from knowledge.admission_rules as r
+        where r.org_id is null and r.rule = define_admission_rule.rule;
+    end if;
+    if num_nonnulls(define_admission_rule.pattern, define_admission_rule.longest) = 2
+        or (num_nonnulls(define_admission_rule.pattern, define_admission_rule.longest) = 0 and shared.rule is null)
+        or define_admission_rule.longest < 1
+    then
+        perform knowledge_private.fail('KB005', 'a rule has a pattern, or a longest of at least 1 character');
+    end if;
+    if define_admission_rule.pattern ~ '\\[1-9]' or define_admission_rule.pattern ~ '^(\*\*\*|\(\?[a-z])' then
+        perform knowledge_private.fail('KB005', 'a pattern has no back references and no embedded options');
+    end if;
+    begin
+        perform '' ~* ('(?:' || define_admission_rule.pattern || ')');
+    exception when invalid_regular_expression then
+        perform knowledge_private.fail('KB005', 'the pattern is no regular expression: ' || sqlerrm);
+    end;
+    insert into knowledge.admission_rules (org_id, rule, pattern, longest, verdict, reason)
+    values (
+        asking.org_id, define_admission_rule.rule, coalesce(define_admission_rule.pattern, shared.pattern),
+        coalesce(define_admission_rule.longest, shared.longest), define_admission_rule.verdict,
+        coalesce(define_admission_rule.reason, shared.reason, 'the rules of the org')
+    )
+    on conflict (org_id, rule) do update
+    set
+        pattern = excluded.pattern, longest = excluded.longest, verdict = excluded.verdict,
+        reason = excluded.reason, changed_at = now();
+    perform knowledge_private.audit(asking.org_id, 'define_admission_rule', jsonb_build_object(
+        'rule', define_admission_rule.rule, 'verdict', define_admission_rule.verdict));
+end
+$$;
+
+comment on function knowledge.define_admission_rule(text, text, text, text, integer) is
+'Defines or replaces a rule of the context''s org for new chunks. pattern: a regular expression of PostgreSQL,
+case-insensitive, looked for in heading, line break, body; or longest: a number of characters that a body must not exceed;
+neither: those of the rule that every org has by this name. verdict: quarantined holds such a chunk for review, rejected
+leaves it out, admitted switches the rule off. reason: for the report. What is live already is not looked at again. It goes
+into audit_log. KB005 malformed argument, KB011 org offboarded.';
+revoke all on function knowledge.define_admission_rule(text, text, text, text, integer) from public;
+grant execute on function knowledge.define_admission_rule(text, text, text, text, integer) to knowledge_admin;
+
+-- ---- sql/60_ingest/14_list_admission_rules.sql
+create function knowledge.list_admission_rules()
+returns table (rule text, pattern text, longest integer, verdict text, reason text, own boolean)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    return query
+    select r.rule, r.pattern, r.longest, r.verdict, r.reason, r.org_id is not null
+    from knowledge_private.admission_rules(asking.org_id) as r
+    order by r.rule;
+end
+$$;
+
+comment on function knowledge.list_admission_rules() is
+'The rules by which new chunks of the context''s org are admitted, quarantined or rejected, those that are switched off left
+out; own: the org''s, and not every org''s. define_admission_rule changes them. KB001, KB002 context.';
+revoke all on function knowledge.list_admission_rules() from public;
+grant execute on function knowledge.list_admission_rules() to knowledge_admin;
+
 -- ---- sql/60_ingest/20_begin_version.sql
 create function knowledge.begin_version(
     source_type text,
@@ -2288,7 +3000,8 @@ returns table (
     lease bigint,
     lease_expires_at timestamptz,
     staged integer[],
-    unembedded integer[]
+    unembedded integer[],
+    live_chunks integer
 )
 language plpgsql
 security definer
@@ -2315,7 +3028,8 @@ begin
     if jsonb_typeof(begin_version.metadata) <> 'object' then
         perform knowledge_private.fail('KB005', 'metadata must be a json object');
     end if;
-    perform knowledge_private.check_keys(begin_version.options, array['lease_holder'], 'options');
+    perform knowledge_private.check_keys(begin_version.options, array['lease_holder', 'allow_unembedded', 'resume'], 'options');
+    perform knowledge_private.check_flags(begin_version.options, array['allow_unembedded', 'resume'], 'options');
 
     org := knowledge_private.use_org(asking.org_id);
     if begin_version.audience is not null then
@@ -2373,7 +3087,9 @@ begin
     select v.* into live
     from knowledge.versions as v
     where v.org_id = asking.org_id and v.document_id = document.document_id and v.state = 'live';
-    if found and knowledge_private.is_unchanged(document, live, wanted) then
+    if found and knowledge_private.is_unchanged(
+        document, live, wanted, coalesce((begin_version.options ->> 'allow_unembedded')::boolean, false))
+    then
         if version.version_id is not null then
             perform knowledge_private.end_version(version, 'aborted');
         end if;
@@ -2383,7 +3099,8 @@ begin
             case
                 when live.model_id is null then array(select generate_series(0, live.chunk_count - 1))
                 else '{}'
-            end;
+            end,
+            live.chunk_count;
         return;
     end if;
 
@@ -2400,9 +3117,13 @@ begin
                 perform knowledge_private.fail('KB010', 'another writer is ingesting the same text',
                     jsonb_build_object('lease_expires_at', version.lease_expires_at), 'Try again when its lease expires.');
             end if;
-            wanted.version_id := version.version_id;
-            wanted.lease := version.lease + 1;
-            wanted.started_at := version.started_at;
+            if coalesce((begin_version.options ->> 'resume')::boolean, true) then
+                wanted.version_id := version.version_id;
+                wanted.lease := version.lease + 1;
+                wanted.started_at := version.started_at;
+            else
+                perform knowledge_private.end_version(version, 'aborted');
+            end if;
         else
             -- The newest text wins: the older version ends here, and its writer is refused from now on.
             perform knowledge_private.end_version(version, 'aborted');
@@ -2420,12 +3141,9 @@ begin
     return query
     select
         version.version_id, version.document_id, version.state, version.lease, version.lease_expires_at,
-        array(
-            select s.ordinal from knowledge_private.staged_chunks as s
-            where s.org_id = version.org_id and s.version_id = version.version_id
-            order by s.ordinal
-        ),
-        knowledge_private.unembedded(version);
+        array(select s.ordinal from knowledge_private.staged(version) as s order by s.ordinal),
+        knowledge_private.unembedded(version),
+        coalesce(live.chunk_count, 0);
 end
 $$;
 
@@ -2439,7 +3157,8 @@ already and nothing is to be done (unembedded is then every ordinal where the or
 version has the ordinals 0 to chunk_count - 1. audience: whom the document is for, from the org''s vocabulary or
 ''everyone''; required for a new document. What is omitted stays as it is (source_version, as long as the text does).
 language: text search configuration. fingerprint: of the embedder; omitted, the org''s model. options: lease_holder, a
-name by which a writer may resume its own version before the lease expires.
+name by which a writer may resume its own version before the lease expires; allow_unembedded (true), do not call the live
+version incomplete for vectors that workers are still to make; resume (false), begin anew instead.
 KB005 malformed argument, KB006 unknown or missing audience, KB007 not the org''s model, KB010 another writer is at it,
 KB011 org offboarded.';
 revoke all on function knowledge.begin_version(
@@ -2451,7 +3170,7 @@ grant execute on function knowledge.begin_version(
 
 -- ---- sql/60_ingest/21_stage_chunks.sql
 create function knowledge.stage_chunks(version_id uuid, lease bigint, chunks jsonb)
-returns table (ordinal integer, needs_embedding boolean)
+returns table (ordinal integer, needs_embedding boolean, verdict text, reason text)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -2459,10 +3178,10 @@ as $$
 #variable_conflict use_column
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_chunks.version_id, stage_chunks.lease);
+    suspicion record := knowledge_private.suspicion(version.org_id);
     problem text;
     batch integer[];
     missing integer[];
-    ordinals integer[];
 begin
     if version.state = 'live' then
         perform knowledge_private.fail('KB008', 'this version is published already');
@@ -2471,42 +3190,158 @@ begin
     if problem is not null then
         perform knowledge_private.fail('KB005', problem);
     end if;
-    ordinals := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e);
+    batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
+    perform knowledge_private.unstage(version, batch, chunks);
 
     insert into knowledge_private.staged_chunks as s (
-        org_id, version_id, ordinal, heading, body, tsv, words, tokens, content_hash, char_start, char_end
+        org_id, version_id, ordinal, verdict, reason, heading, body, tsv, words, tokens, content_hash, char_start, char_end,
+        locator
     )
     select
-        version.org_id, version.version_id, c.ordinal, h.heading, c.body, t.tsv,
-        knowledge_private.count_words(t.tsv), c.tokens, knowledge_private.content_hash(version.org_id, h.heading, c.body),
-        c.char_start, c.char_end
+        version.org_id, version.version_id, c.ordinal, v.verdict, v.reason, h.heading, t.body, t.tsv,
+        knowledge_private.count_words(t.tsv), c.tokens, h.content_hash, c.char_start, c.char_end, c.locator
     from jsonb_to_recordset(chunks) as c (
-        ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer
+        ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer, locator text,
+        verdict text, reason text
     )
-    cross join lateral (select coalesce(c.heading, '') as heading) as h
-    cross join lateral (select knowledge_private.chunk_tsv(version.language, h.heading, c.body) as tsv offset 0) as t
+    cross join lateral (
+        select
+            coalesce(c.heading, '') as heading,
+            knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body) as content_hash
+        offset 0
+    ) as h
+    left join knowledge_private.reviews as r
+        on r.org_id = version.org_id and r.document_id = version.document_id and r.content_hash = h.content_hash
+    left join lateral (
+        select j.* from knowledge_private.judge(version.org_id, h.heading, c.body) as j
+        where
+            r.verdict is null
+            and ((h.heading || E'\n' || c.body) ~* suspicion.pattern or length(c.body) > suspicion.longest)
+    ) as j on true
+    cross join lateral (
+        select o.verdict, o.reason
+        from (
+            values
+            (1, case when knowledge_private.is_blank(c.body) then 'rejected' end, 'it is blank'),
+            (2, r.verdict, r.reason),
+            (3, nullif(c.verdict, 'admitted'), coalesce(c.reason, 'its writer says so')),
+            (4, j.verdict, j.reason),
+            (5, 'admitted', null)
+        ) as o (place, verdict, reason)
+        where o.verdict is not null
+        -- A reviewer's word settles it; else the severer of the writer's and the rules'.
+        order by o.place > 2, o.verdict desc, o.place
+        limit 1
+    ) as v
+    cross join lateral (
+        select
+            case when v.verdict = 'rejected' then '' else c.body end as body,
+            case
+                when v.verdict = 'admitted' then knowledge_private.chunk_tsv(version.language, h.heading, c.body)
+                else ''
+            end as tsv
+        offset 0
+    ) as t
     on conflict (org_id, version_id, ordinal) do update
     set
-        heading = excluded.heading, body = excluded.body, tsv = excluded.tsv, words = excluded.words,
-        tokens = excluded.tokens, content_hash = excluded.content_hash, char_start = excluded.char_start,
-        char_end = excluded.char_end,
-        embedding = case when s.content_hash = excluded.content_hash then s.embedding end;
+        verdict = excluded.verdict, reason = excluded.reason, heading = excluded.heading, body = excluded.body,
+        tsv = excluded.tsv, words = excluded.words, tokens = excluded.tokens, content_hash = excluded.content_hash,
+        char_start = excluded.char_start, char_end = excluded.char_end, locator = excluded.locator;
 
-    batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
     missing := knowledge_private.unembedded(version, batch);
     return query
-    select o, o = any (missing) from unnest(batch) as o;
+    select s.ordinal, s.ordinal = any (missing), s.verdict, s.reason
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch)
+    order by s.ordinal;
 end
 $$;
 
 comment on function knowledge.stage_chunks(uuid, bigint, jsonb) is
 'Stages a batch of chunks of a version that begin_version gave, in any order and as often as you like. chunks: a json
-array of {"ordinal": 0, "body": "text", "heading": "A > B", "char_start": 0, "char_end": 4, "tokens": 1}; ordinal and
-body are required; char_end is one past the last character. Returns per ordinal whether it needs a vector: not when a live
-chunk of the org with the same heading and body has one, which is reused. All of the batch is staged, or none of it.
+array of {"ordinal": 0, "body": "text", "heading": "A > B", "char_start": 0, "char_end": 4, "tokens": 1, "locator": "page 3",
+"verdict": "quarantined", "reason": "…"}; ordinal and body are required; char_end is one past the last character; locator is
+for citations; verdict is what the writer thinks of it, and the rules of the org (admission_rules) may be severer, but not
+a reviewer of the same text (release_chunk, reject_chunk). A blank body is rejected. Returns per ordinal, ascending, the
+verdict and its reason, and whether it needs a vector: not when it is rejected, or a live chunk of the org with the same
+heading and body has one, which is reused. All of the batch is staged, or none of it.
 KB004 no such version, KB005 malformed chunk, KB008 published already, KB009 lease lost, KB011 org offboarded.';
 revoke all on function knowledge.stage_chunks(uuid, bigint, jsonb) from public;
 grant execute on function knowledge.stage_chunks(uuid, bigint, jsonb) to knowledge_writer;
+
+-- ---- sql/60_ingest/21_stage_unchanged.sql
+create function knowledge.stage_unchanged(
+    version_id uuid,
+    lease bigint,
+    ordinals integer[],
+    hashes bytea[],
+    char_starts integer[] default null,
+    char_ends integer[] default null,
+    locators text[] default null
+)
+returns integer[]
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    version knowledge.versions := knowledge_private.writable_version(stage_unchanged.version_id, stage_unchanged.lease);
+    many constant integer := cardinality(ordinals);
+    unknown integer[];
+begin
+    if version.state = 'live' then
+        perform knowledge_private.fail('KB008', 'this version is published already');
+    end if;
+    if ordinals is null or hashes is null or cardinality(hashes) <> many
+        or cardinality(coalesce(char_starts, ordinals)) <> many or cardinality(coalesce(char_ends, ordinals)) <> many
+        or cardinality(coalesce(locators, ordinals::text[])) <> many
+        or (select count(distinct o) <> many or min(o) < 0 or max(o) >= version.chunk_count from unnest(ordinals) as o)
+        or exists (select from unnest(hashes) as h where h is null or length(h) <> 32)
+    then
+        perform knowledge_private.fail('KB005', 'give one sha256 for each ordinal, each ordinal once, and lists of one length');
+    end if;
+    perform knowledge_private.unstage(version, ordinals);
+    with asked as (
+        select a.*, knowledge_private.salted_hash(version.org_id, a.hash) as content_hash
+        from unnest(ordinals, hashes, char_starts, char_ends, locators)
+            as a (ordinal, hash, char_start, char_end, locator)
+    ),
+    known as (
+        select a.*
+        from asked as a
+        where
+            a.content_hash in (
+                select p.content_hash from knowledge.positions as p
+                where p.org_id = version.org_id and p.document_id = version.document_id
+            )
+            and not exists (
+                select from knowledge_private.staged_chunks as s
+                where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = a.ordinal
+            )
+    ),
+    kept as (
+        insert into knowledge_private.staged_unchanged
+        select
+            version.org_id, version.version_id, array_agg(k.ordinal), array_agg(k.content_hash), array_agg(k.char_start),
+            array_agg(k.char_end), array_agg(k.locator)
+        from known as k
+        having count(*) > 0
+    )
+    select array_agg(a.ordinal order by a.ordinal) into unknown
+    from asked as a
+    where not exists (select from known as k where k.ordinal = a.ordinal);
+    return coalesce(unknown, '{}');
+end
+$$;
+
+comment on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[]) is
+'Stages chunks without sending their text, as far as the live version of the document has the same text. hashes[i], for
+ordinals[i], is the sha256 of: the length of the heading in bytes of UTF-8, ":", heading, body. char_starts, char_ends
+and locators as in stage_chunks. Returns the ordinals that are to be staged with their text, ascending.
+KB004 no such version, KB005 lists of different length, KB008 published already, KB009 lease lost, KB011 org offboarded.';
+revoke all on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[]) from public;
+grant execute on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[])
+to knowledge_writer;
 
 -- ---- sql/60_ingest/22_store_embeddings.sql
 create function knowledge.store_embeddings(
@@ -2537,13 +3372,15 @@ begin
         perform knowledge_private.fail('KB005', 'give one vector for each ordinal, each ordinal once',
             jsonb_build_object('ordinals', cardinality(ordinals), 'embeddings', cardinality(embeddings)));
     end if;
-    perform knowledge_private.check_vector(model, e.embedding) from unnest(embeddings) as e (embedding);
+    perform knowledge_private.check_vectors(model, embeddings);
 
     execute format(
-        'update knowledge_private.staged_chunks as s '
-        'set embedding = %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
+        'insert into knowledge_private.staged_vectors as s (org_id, version_id, ordinal, embedding) '
+        'select $1, $2, e.ordinal, %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
         'from unnest($3, $4) as e (ordinal, embedding) '
-        'where s.org_id = $1 and s.version_id = $2 and s.ordinal = e.ordinal',
+        'where exists (select from knowledge_private.staged_chunks as c '
+        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal) '
+        'on conflict (org_id, version_id, ordinal) do update set embedding = excluded.embedding',
         knowledge_private.vector_schema())
     using version.org_id, version.version_id, ordinals, embeddings;
     get diagnostics stored = row_count;
@@ -2585,13 +3422,16 @@ declare
     old knowledge.compartments;
     target integer;
     staged integer;
+    held integer;
+    refused integer;
     missing integer[];
     done record;
 begin
     if version.state = 'ingesting' then
-        select count(*) into staged
-        from knowledge_private.staged_chunks as s
-        where s.org_id = version.org_id and s.version_id = version.version_id;
+        select
+            count(*), count(*) filter (where s.verdict = 'quarantined'), count(*) filter (where s.verdict = 'rejected')
+        into staged, held, refused
+        from knowledge_private.staged(version) as s;
         missing := knowledge_private.unembedded(version);
         if staged <> version.chunk_count or (cardinality(missing) > 0 and not coalesce(allow_unembedded, false)) then
             perform knowledge_private.fail('KB008',
@@ -2599,6 +3439,14 @@ begin
                     cardinality(missing)),
                 jsonb_build_object('chunk_count', version.chunk_count, 'staged', staged, 'unembedded', cardinality(missing)),
                 'Stage what is missing; stage_chunks tells which ordinals need a vector.');
+        end if;
+        if refused = version.chunk_count then
+            perform knowledge_private.fail('KB005', 'every chunk of this version was rejected',
+                jsonb_build_object('reason', (
+                    select min(s.reason) from knowledge_private.staged_chunks as s
+                    where s.org_id = version.org_id and s.version_id = version.version_id
+                )),
+                'What was live stays live; abort_version forgets this version.');
         end if;
 
         select d.* into strict document
@@ -2623,7 +3471,7 @@ begin
         perform knowledge_private.end_version(version, 'live');
         update knowledge.versions as v
         set report = jsonb_build_object('chunks', version.chunk_count, 'embedded', done.embedded, 'reused', done.reused,
-            'skipped', done.kept, 'quarantined', 0, 'rejected', 0, 'complete', done.without_vector = 0, 'live', true)
+            'skipped', done.kept, 'quarantined', held, 'rejected', refused, 'complete', done.without_vector = 0, 'live', true)
         where v.org_id = version.org_id and v.version_id = version.version_id
         returning v.* into version;
         update knowledge.documents as d
@@ -2648,8 +3496,9 @@ comment on function knowledge.finalize_version(uuid, bigint, boolean) is
 written; a chunk whose heading and body are unchanged keeps its row, id and vector. Counts: chunks in the version;
 embedded, those that brought a vector of their own; reused, those that took the vector of another chunk with the same
 text; skipped, those that were kept as they were; complete, whether every chunk has a vector. Repeating the call repeats
-the report. allow_unembedded publishes chunks without a vector for words.
-KB004 no such version, KB008 a chunk or vector is missing, KB009 lease lost, KB011 org offboarded.';
+the report. quarantined, those held back until release_chunk or reject_chunk; rejected, those left out. allow_unembedded
+publishes chunks without a vector for words; claim_embeddings gives them to a worker.
+KB004 no such version, KB005 every chunk was rejected, KB008 a chunk or vector is missing, KB009 lease lost, KB011 org offboarded.';
 revoke all on function knowledge.finalize_version(uuid, bigint, boolean) from public;
 grant execute on function knowledge.finalize_version(uuid, bigint, boolean) to knowledge_writer;
 
@@ -2697,6 +3546,497 @@ comment on function knowledge.abort_version(uuid) is
 Returns false when it was not being ingested any more. KB004 when there is no such version in the org and exact scope.';
 revoke all on function knowledge.abort_version(uuid) from public;
 grant execute on function knowledge.abort_version(uuid) to knowledge_writer;
+
+-- ---- sql/60_ingest/25_renew_lease.sql
+create function knowledge.renew_lease(version_id uuid, lease bigint)
+returns timestamptz
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    version knowledge.versions := knowledge_private.writable_version(renew_lease.version_id, renew_lease.lease);
+begin
+    return (
+        select v.lease_expires_at from knowledge.versions as v
+        where v.org_id = version.org_id and v.version_id = version.version_id
+    );
+end
+$$;
+
+comment on function knowledge.renew_lease(uuid, bigint) is
+'Says that the writer of a version is still at it, as each of its other calls does; for one whose embedder takes longer than
+a lease. Returns when the lease expires now. KB004 no such version, KB009 lease lost, KB011 org offboarded.';
+revoke all on function knowledge.renew_lease(uuid, bigint) from public;
+grant execute on function knowledge.renew_lease(uuid, bigint) to knowledge_writer;
+
+-- ---- sql/60_ingest/26_release_version.sql
+create function knowledge.release_version(version_id uuid, lease bigint, error text default null)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    version knowledge.versions := knowledge_private.writable_version(release_version.version_id, release_version.lease);
+begin
+    update knowledge.versions as v
+    set
+        lease_expires_at = knowledge_private.clock(),
+        last_error = coalesce(left(error, 2000), v.last_error),
+        failed_at = case when error is null then v.failed_at else now() end
+    where v.org_id = version.org_id and v.version_id = version.version_id and v.state = 'ingesting';
+end
+$$;
+
+comment on function knowledge.release_version(uuid, bigint, text) is
+'Gives up the lease of a version that is being ingested: what is staged stays, and any writer may resume it at once.
+error: why, for ingest_status; at most 2000 characters are kept. KB004 no such version, KB009 lease lost.';
+revoke all on function knowledge.release_version(uuid, bigint, text) from public;
+grant execute on function knowledge.release_version(uuid, bigint, text) to knowledge_writer;
+
+-- ---- sql/60_ingest/27_ingest_status.sql
+create function knowledge.ingest_status()
+returns table (
+    version_id uuid,
+    document_id uuid,
+    source_type text,
+    source_id text,
+    source_version text,
+    chunks integer,
+    staged bigint,
+    unembedded bigint,
+    quarantined bigint,
+    rejected bigint,
+    age interval,
+    lease_holder text,
+    lease_expires_at timestamptz,
+    leased boolean,
+    last_error text,
+    failed_at timestamptz
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    clock timestamptz := knowledge_private.clock();
+begin
+    return query
+    select
+        v.version_id, d.document_id, d.source_type, d.source_id, v.source_version, v.chunk_count, s.staged,
+        cardinality(knowledge_private.unembedded(v))::bigint, s.quarantined, s.rejected, clock - v.started_at, v.lease_holder,
+        v.lease_expires_at, v.lease_expires_at > clock, v.last_error, v.failed_at
+    from knowledge.versions as v
+    inner join knowledge.documents as d on d.org_id = v.org_id and d.document_id = v.document_id
+    cross join lateral (
+        select
+            count(*) as staged,
+            count(*) filter (where c.verdict = 'quarantined') as quarantined,
+            count(*) filter (where c.verdict = 'rejected') as rejected
+        from knowledge_private.staged(v) as c
+    ) as s
+    where v.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope and v.state = 'ingesting'
+    order by v.started_at, v.version_id;
+end
+$$;
+
+comment on function knowledge.ingest_status() is
+'The versions that are being ingested in the context''s org and exact scope, the oldest first: chunks it must have; staged;
+unembedded, the staged ones that still want a vector; quarantined and rejected among them; age since it was begun; who
+holds the lease and until when; leased, whether it holds; what its writer last failed of (release_version).';
+revoke all on function knowledge.ingest_status() from public;
+grant execute on function knowledge.ingest_status() to knowledge_writer;
+
+-- ---- sql/60_ingest/30_claim_embeddings.sql
+create function knowledge.claim_embeddings(fingerprint text, k integer default 64)
+returns table (claim uuid, org_id text, chunk_id uuid, heading text, body text, attempts integer)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    clock timestamptz := knowledge_private.clock();
+    settings knowledge_private.settings;
+    model integer;
+    new_claim uuid := gen_random_uuid();
+    turn record;
+    lost uuid[];
+    taken integer;
+    missing integer := k;
+begin
+    if k is null or k not between 1 and 10000 then
+        perform knowledge_private.fail('KB005', 'k must be from 1 to 10000');
+    end if;
+    model := (knowledge_private.model_of(claim_embeddings.fingerprint)).model_id;
+    select s.* into settings from knowledge_private.settings as s;
+    for turn in
+        select t.org_id from knowledge_private.embedding_turns as t
+        where t.model_id = model
+        order by t.served_at, t.org_id
+    loop
+        -- Each job by itself, so that one that another worker holds is passed over.
+        with due as (
+            select j.chunk_id
+            from knowledge_private.embedding_jobs as j
+            where j.model_id = model and j.org_id = turn.org_id and not j.dead and j.due_at <= clock
+            order by j.due_at, j.chunk_id
+            limit missing
+            for no key update skip locked
+        )
+        update knowledge_private.embedding_jobs as j
+        set
+            -- A claim that ran out counts as a failure: a text that kills its worker must not do so for ever.
+            attempts = j.attempts + (j.claim is not null)::integer,
+            dead = j.attempts + (j.claim is not null)::integer >= settings.attempts,
+            reason = case when j.claim is null then j.reason else 'its worker did not come back' end,
+            claim = new_claim,
+            due_at = clock + settings.claim
+        from due
+        where j.org_id = turn.org_id and j.model_id = model and j.chunk_id = due.chunk_id;
+        get diagnostics taken = row_count;
+        if taken > 0 then
+            -- Passed over where another claim notes the same: no worker waits for another.
+            update knowledge_private.embedding_turns as t
+            set served_at = clock
+            from (
+                select o.org_id from knowledge_private.embedding_turns as o
+                where o.org_id = turn.org_id and o.model_id = model
+                for no key update skip locked
+            ) as free
+            where t.org_id = free.org_id and t.model_id = model;
+        end if;
+        missing := missing - taken;
+        exit when missing <= 0;
+    end loop;
+    return query
+    select new_claim, j.org_id, j.chunk_id, c.heading, c.body, j.attempts
+    from knowledge_private.embedding_jobs as j
+    inner join knowledge.chunks as c on c.org_id = j.org_id and c.chunk_id = j.chunk_id
+    where j.claim = new_claim and not j.dead
+    order by j.org_id, j.due_at, j.chunk_id;
+end
+$$;
+
+comment on function knowledge.claim_embeddings(text, integer) is
+'Gives a worker up to k (1 to 10000) chunks of any org that are live without a vector of the model with this fingerprint, the
+org first that was served longest ago, those due longest first. No context is asked for: workers serve the whole database,
+with a role in knowledge_trusted. Embed heading, line break, body (the body alone where the heading is empty), then call
+complete_embeddings or fail_embeddings with the claim; after the setting claim (5 minutes) others may claim them, and that
+counts as a failure. No rows: nothing is due; LISTEN knowledge_embeddings wakes. Commit before embedding.
+KB005 bad k, KB007 unknown fingerprint.';
+revoke all on function knowledge.claim_embeddings(text, integer) from public;
+grant execute on function knowledge.claim_embeddings(text, integer) to knowledge_trusted;
+
+-- ---- sql/60_ingest/31_complete_embeddings.sql
+create function knowledge.complete_embeddings(claim uuid, chunk_ids uuid[], embeddings vector[])
+returns integer
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model knowledge.models;
+    stored integer;
+begin
+    if claim is null or chunk_ids is null or embeddings is null or cardinality(chunk_ids) <> cardinality(embeddings)
+        or cardinality(chunk_ids) <> (select count(distinct c) from unnest(chunk_ids) as c)
+    then
+        perform knowledge_private.fail('KB005', 'give one vector for each chunk, each chunk once',
+            jsonb_build_object('chunk_ids', cardinality(chunk_ids), 'embeddings', cardinality(embeddings)));
+    end if;
+    select m.* into model
+    from knowledge.models as m
+    where m.model_id = (
+        select j.model_id from knowledge_private.embedding_jobs as j where j.claim = complete_embeddings.claim limit 1
+    );
+    if not found then
+        return 0;
+    end if;
+    perform knowledge_private.check_vectors(model, embeddings);
+    -- The chunks first: who deletes or moves one has locked it, and is waited for here, not by it.
+    perform from knowledge.chunks as c
+    where (c.org_id, c.chunk_id) in (
+        select j.org_id, j.chunk_id from knowledge_private.embedding_jobs as j
+        where j.claim = complete_embeddings.claim and j.chunk_id = any (complete_embeddings.chunk_ids)
+    )
+    order by c.org_id, c.chunk_id
+    for share;
+    execute format(
+        'with done as ('
+        'delete from knowledge_private.embedding_jobs as j '
+        'where j.claim = $1 and j.chunk_id = any ($2) returning j.org_id, j.chunk_id) '
+        'insert into %1$s (org_id, chunk_id, document_id, compartment_id, embedding) '
+        'select c.org_id, c.chunk_id, c.document_id, c.compartment_id, %2$s.l2_normalize(e.embedding)::%2$s.halfvec '
+        'from done inner join unnest($2, $3) as e (chunk_id, embedding) on e.chunk_id = done.chunk_id '
+        'inner join knowledge.chunks as c on c.org_id = done.org_id and c.chunk_id = done.chunk_id '
+        'order by c.org_id, c.chunk_id on conflict (org_id, chunk_id) do nothing',
+        knowledge_private.vector_table(model.model_id), knowledge_private.vector_schema())
+    using claim, chunk_ids, embeddings;
+    get diagnostics stored = row_count;
+    return stored;
+end
+$$;
+
+comment on function knowledge.complete_embeddings(uuid, uuid[], vector[]) is
+'Stores the vectors of claimed chunks: embeddings[i] belongs to chunk_ids[i]. From then on they are found by meaning. Returns
+how many were stored; the others were deleted or claimed by another worker meanwhile. All, or none when one is refused.
+KB005 lists of different length, a zero vector, KB007 another length than the model''s.';
+revoke all on function knowledge.complete_embeddings(uuid, uuid[], vector[]) from public;
+grant execute on function knowledge.complete_embeddings(uuid, uuid[], vector[]) to knowledge_trusted;
+
+-- ---- sql/60_ingest/32_fail_embeddings.sql
+create function knowledge.fail_embeddings(claim uuid, chunk_ids uuid[], reason text, retry_after interval default null)
+returns integer
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    failed integer;
+begin
+    if claim is null or chunk_ids is null or reason is null or retry_after < interval '0' then
+        perform knowledge_private.fail('KB005', 'give the claim, its chunks and a reason; retry_after is not negative');
+    end if;
+    update knowledge_private.embedding_jobs as j
+    set
+        claim = null,
+        reason = left(fail_embeddings.reason, 2000),
+        attempts = j.attempts + (retry_after is null)::integer,
+        dead = retry_after is null and j.attempts + 1 >= s.attempts,
+        due_at = knowledge_private.clock() + coalesce(
+            retry_after, least(s.longest_retry, s.first_retry * power(2, least(j.attempts, 30))))
+    from knowledge_private.settings as s
+    where j.claim = fail_embeddings.claim and j.chunk_id = any (fail_embeddings.chunk_ids);
+    get diagnostics failed = row_count;
+    return failed;
+end
+$$;
+
+comment on function knowledge.fail_embeddings(uuid, uuid[], text, interval) is
+'Gives claimed chunks back, with the reason. Without retry_after the text is to blame: it is due again after 10 seconds, 20,
+40 … at most an hour, and is set aside as a dead letter after 8 failures (settings). With retry_after the provider is to
+blame (rate limit, outage): due then, and not counted. Returns how many were still claimed. KB005 malformed argument.';
+revoke all on function knowledge.fail_embeddings(uuid, uuid[], text, interval) from public;
+grant execute on function knowledge.fail_embeddings(uuid, uuid[], text, interval) to knowledge_trusted;
+
+-- ---- sql/60_ingest/33_embedding_queue.sql
+create function knowledge.embedding_queue()
+returns table (
+    model text, state text, chunks bigint, oldest interval, due_at timestamptz, attempts integer, reason text
+)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    clock timestamptz := knowledge_private.clock();
+begin
+    return query
+    select
+        m.name, s.state, count(*), max(clock - j.queued_at), min(j.due_at), max(j.attempts), min(j.reason)
+    from knowledge_private.embedding_jobs as j
+    inner join knowledge.models as m on m.model_id = j.model_id
+    inner join knowledge.documents as d on d.org_id = j.org_id and d.document_id = j.document_id
+    cross join lateral (
+        select case
+            when j.dead then 'dead'
+            when j.claim is not null and j.due_at > clock then 'claimed'
+            when j.reason is not null then 'retrying'
+            else 'waiting'
+        end as state
+    ) as s
+    where j.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+    group by m.name, s.state, case when s.state in ('dead', 'retrying') then j.reason end
+    order by m.name, s.state, min(j.reason);
+end
+$$;
+
+comment on function knowledge.embedding_queue() is
+'The live chunks of the context''s org and exact scope that have no vector yet, counted by model, state and reason. state:
+waiting; claimed by a worker; retrying after a failure; dead, set aside after too many until retry_embeddings. oldest: since
+when the oldest waits; due_at: when the first is due.';
+revoke all on function knowledge.embedding_queue() from public;
+grant execute on function knowledge.embedding_queue() to knowledge_writer;
+
+-- ---- sql/60_ingest/34_retry_embeddings.sql
+create function knowledge.retry_embeddings()
+returns bigint
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    revived bigint;
+begin
+    update knowledge_private.embedding_jobs as j
+    set dead = false, attempts = 0, claim = null, due_at = knowledge_private.clock()
+    where
+        j.org_id = asking.org_id and j.dead
+        and exists (
+            select from knowledge.documents as d
+            where
+                d.org_id = j.org_id and d.document_id = j.document_id
+                and d.org_scope is not distinct from asking.org_scope
+        );
+    get diagnostics revived = row_count;
+    if revived > 0 then
+        perform pg_notify('knowledge_embeddings', '');
+    end if;
+    return revived;
+end
+$$;
+
+comment on function knowledge.retry_embeddings() is
+'Puts the dead letters of the context''s org and exact scope back into the queue, due at once and with no failures counted;
+returns how many.';
+revoke all on function knowledge.retry_embeddings() from public;
+grant execute on function knowledge.retry_embeddings() to knowledge_writer;
+
+-- ---- sql/60_ingest/40_list_quarantine.sql
+create function knowledge.list_quarantine(k integer default 100, after uuid default null)
+returns table (
+    chunk_id uuid,
+    document_id uuid,
+    source_type text,
+    source_id text,
+    title text,
+    ordinal integer,
+    reason text,
+    heading text,
+    body text,
+    char_start integer,
+    char_end integer,
+    locator text,
+    held_at timestamptz
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    if k is null or k not between 1 and 10000 then
+        perform knowledge_private.fail('KB005', 'k must be from 1 to 10000');
+    end if;
+    return query
+    select
+        q.chunk_id, q.document_id, d.source_type, d.source_id, d.title, q.ordinal, q.reason, q.heading, q.body,
+        q.char_start, q.char_end, q.locator, q.held_at
+    from knowledge.quarantine as q
+    inner join knowledge.documents as d on d.org_id = q.org_id and d.document_id = q.document_id
+    where
+        q.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and (list_quarantine.after is null or q.chunk_id > list_quarantine.after)
+    order by q.chunk_id
+    limit list_quarantine.k;
+end
+$$;
+
+comment on function knowledge.list_quarantine(integer, uuid) is
+'The chunks of the context''s org and exact scope, for whatever audience, that are held back until release_chunk or
+reject_chunk: at most k (1 to 10000), those held longest first; for the next page give the last chunk_id as after. The text
+is suspicious: show it to people, not to a model. KB001, KB002 context, KB005 bad k.';
+revoke all on function knowledge.list_quarantine(integer, uuid) from public;
+grant execute on function knowledge.list_quarantine(integer, uuid) to knowledge_admin;
+
+-- ---- sql/60_ingest/41_release_chunk.sql
+create function knowledge.release_chunk(chunk_id uuid, reason text default null)
+returns table (document_id uuid, ordinal integer, embedded boolean, audit_entry bigint, receipt text)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    held knowledge.quarantine := knowledge_private.decide(release_chunk.chunk_id, 'admitted', release_chunk.reason);
+    compartment knowledge.compartments;
+    version knowledge.versions;
+    tsv tsvector;
+    entry knowledge.audit_log;
+begin
+    select v.* into version
+    from knowledge.versions as v
+    where v.org_id = held.org_id and v.version_id = held.version_id;
+    select c.* into compartment
+    from knowledge.compartments as c
+    where
+        c.org_id = held.org_id
+        and c.compartment_id = (
+            select d.compartment_id from knowledge.documents as d
+            where d.org_id = held.org_id and d.document_id = held.document_id
+        )
+    for no key update;
+    tsv := knowledge_private.chunk_tsv(compartment.language, held.heading, held.body);
+    insert into knowledge.chunks (
+        org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
+    )
+    values (
+        held.org_id, held.chunk_id, held.document_id, compartment.compartment_id, held.heading, held.body, tsv,
+        knowledge_private.count_words(tsv), held.tokens, held.content_hash
+    );
+    insert into knowledge.positions (
+        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
+    )
+    values (
+        held.org_id, held.document_id, held.ordinal, held.chunk_id, compartment.compartment_id, held.content_hash,
+        knowledge_private.count_words(tsv), held.char_start, held.char_end, held.locator
+    );
+    update knowledge.compartments as c
+    set chunks = c.chunks + 1, words = c.words + knowledge_private.count_words(tsv)
+    where c.org_id = held.org_id and c.compartment_id = compartment.compartment_id;
+    embedded := held.embedding is not null and version.model_id = held.model_id;
+    if embedded then
+        execute format(
+            'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) values ($1, $2, $3, $4, $5)',
+            knowledge_private.vector_table(held.model_id))
+        using held.org_id, held.chunk_id, held.document_id, compartment.compartment_id, held.embedding;
+    end if;
+    if version.model_id is not null then
+        perform knowledge_private.queue_embeddings(version);
+    end if;
+    entry := knowledge_private.audit(held.org_id, 'release_chunk', jsonb_build_object(
+        'content_hash', encode(held.content_hash, 'hex'), 'reason', release_chunk.reason));
+    return query
+    select held.document_id, held.ordinal, release_chunk.embedded, entry.entry, encode(entry.digest, 'hex');
+end
+$$;
+
+comment on function knowledge.release_chunk(uuid, text) is
+'Publishes a quarantined chunk into the live version of its document: from the commit on it is found. The same text is
+admitted when the document is ingested again. Returns its place; embedded, whether it has its vector (else a worker is to
+make it); and the receipt: number and digest (hex) of its entry in audit_log. KB004 when it is not in the quarantine of the
+context''s org and exact scope.';
+revoke all on function knowledge.release_chunk(uuid, text) from public;
+grant execute on function knowledge.release_chunk(uuid, text) to knowledge_admin;
+
+-- ---- sql/60_ingest/42_reject_chunk.sql
+create function knowledge.reject_chunk(chunk_id uuid, reason text default null)
+returns table (document_id uuid, ordinal integer, audit_entry bigint, receipt text)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    held knowledge.quarantine := knowledge_private.decide(reject_chunk.chunk_id, 'rejected', reject_chunk.reason);
+    entry knowledge.audit_log := knowledge_private.audit(held.org_id, 'reject_chunk', jsonb_build_object(
+        'content_hash', encode(held.content_hash, 'hex'), 'reason', reject_chunk.reason));
+begin
+    return query select held.document_id, held.ordinal, entry.entry, encode(entry.digest, 'hex');
+end
+$$;
+
+comment on function knowledge.reject_chunk(uuid, text) is
+'Forgets a quarantined chunk; the same text is rejected when the document is ingested again. Returns its place and the
+receipt: number and digest (hex) of its entry in audit_log. KB004 when it is not in the quarantine of the context''s org and
+exact scope.';
+revoke all on function knowledge.reject_chunk(uuid, text) from public;
+grant execute on function knowledge.reject_chunk(uuid, text) to knowledge_admin;
 
 -- ---- sql/61_search/01_predicate.sql
 -- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
@@ -3286,7 +4626,7 @@ begin
             jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
             'Embed the question with the org''s model and name its fingerprint.');
     end if;
-    perform knowledge_private.check_vector(model, embedding);
+    perform knowledge_private.check_vectors(model, array[embedding]);
     return model;
 end
 $$;
@@ -4178,13 +5518,19 @@ begin
         counted := counted + 1;
     end loop;
     erased := erased || jsonb_build_object('chunks', counted, 'vectors', vectors);
+    select count(*) into counted
+    from knowledge.versions as v
+    cross join knowledge_private.staged(v) as s
+    where v.org_id = asking.org_id and v.document_id = any (documents) and v.state = 'ingesting';
+    erased := erased || jsonb_build_object('staged_chunks', counted);
     delete from knowledge_private.staged_chunks as s
     using knowledge.versions as v
     where
         v.org_id = asking.org_id and v.document_id = any (documents)
         and s.org_id = v.org_id and s.version_id = v.version_id;
+    delete from knowledge.quarantine as q where q.org_id = asking.org_id and q.document_id = any (documents);
     get diagnostics counted = row_count;
-    erased := erased || jsonb_build_object('staged_chunks', counted);
+    erased := erased || jsonb_build_object('quarantined', counted);
     delete from knowledge.versions as v where v.org_id = asking.org_id and v.document_id = any (documents);
     get diagnostics counted = row_count;
     erased := erased || jsonb_build_object('versions', counted);
@@ -4488,6 +5834,8 @@ begin
         if delete_by_scope.entire_org then
             delete from knowledge.audiences as a where a.org_id = asking.org_id;
             delete from knowledge.tags as t where t.org_id = asking.org_id;
+            delete from knowledge.admission_rules as r where r.org_id = asking.org_id;
+            delete from knowledge_private.embedding_turns as t where t.org_id = asking.org_id;
             for index_name in
                 select c.relname from knowledge.models as m
                 inner join pg_class as c on c.relname = knowledge_private.index_name(asking.org_id, m.model_id)
@@ -4837,4 +6185,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '88d3e1610bd63191b138068841495a81771202a7a28a221aa3a13f867b31367b', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'a8e2e0af0435c2625f559201a9e9b9dd91b9fc02973fe95bebf3d1aa37da643d', current_setting('pg_knowledge.granted_usage')::text[]);

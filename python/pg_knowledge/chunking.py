@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from unicodedata import category, combining
 from zlib import crc32
 
-__all__ = ["Chunk", "chunk_text", "locate"]
+__all__ = ["Chunk", "chunk_text", "iter_chunks", "locate"]
 
 DEFAULT_MAX_CHARS = 1000
 TITLE_CHARS = 120
@@ -75,6 +75,17 @@ def chunk_text(
     every character that is not white space is in exactly one of them. A blank text has none.
     Raises ValueError for another format or sizes out of range.
     """
+    return list(iter_chunks(text, format=format, max_chars=max_chars, min_chars=min_chars))
+
+
+def iter_chunks(
+    text: str,
+    *,
+    format: Literal["markdown", "text"] = "markdown",
+    max_chars: int = DEFAULT_MAX_CHARS,
+    min_chars: int | None = None,
+) -> Iterator[Chunk]:
+    """The same one by one, for a text whose chunks are too many to hold at once."""
     if format not in ("markdown", "text"):
         raise ValueError(f"format must be 'markdown' or 'text', not {format!r}")
     if max_chars < 1:
@@ -88,14 +99,14 @@ def chunk_text(
     scan = _with_plain_line_ends(text)
     markdown = format == "markdown"
     sections = _markdown_sections(scan, max_chars // 2) if markdown else _whole(scan)
-    chunks: list[Chunk] = []
+    ordinal = 0
     for section in sections:
         atoms = _atoms(scan, section, max_chars, min_chars, markdown)
         for start, end in _pack(atoms, max_chars, min_chars):
             body = text[start:end]
             tokens = (len(body.encode("utf-8", "surrogatepass")) + 3) // 4
-            chunks.append(Chunk(len(chunks), section.trail, body, start, end, tokens))
-    return chunks
+            yield Chunk(ordinal, section.trail, body, start, end, tokens)
+            ordinal += 1
 
 
 def locate(chunks: Iterable[Chunk], marks: Sequence[tuple[int, str]]) -> list[Chunk]:

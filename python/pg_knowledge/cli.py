@@ -6,12 +6,16 @@ import argparse
 import dataclasses
 import importlib
 import json
+import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, TextIO
+from uuid import UUID
 
 import psycopg
 
@@ -110,6 +114,31 @@ def _parser() -> argparse.ArgumentParser:
         help="size from which on a file is refused (default: %(default)g)",
     )
     command.set_defaults(run=_ingest)
+
+    command = commands.add_parser(
+        "worker",
+        parents=[database, embedder],
+        help="embed what was published without vectors, as a role in knowledge_trusted",
+    )
+    command.add_argument("--batch-size", type=int, default=64, help="chunks at a time")
+    command.add_argument("--poll", type=float, default=5.0, help="seconds between looks")
+    command.add_argument("--once", action="store_true", help="stop when nothing is due")
+    command.set_defaults(run=_worker)
+
+    command = commands.add_parser(
+        "status", parents=[caller], help="what is being ingested, and what waits for a vector"
+    )
+    command.set_defaults(run=_status)
+
+    command = commands.add_parser("quarantine", parents=[caller], help="list what is held back")
+    command.set_defaults(run=_quarantine)
+    for verdict, told in (("release", "publish"), ("reject", "forget")):
+        command = commands.add_parser(
+            verdict, parents=[caller], help=f"{told} a chunk that is held back"
+        )
+        command.add_argument("chunk_id", type=UUID)
+        command.add_argument("--reason", help="for the audit log")
+        command.set_defaults(run=_decide, verdict=verdict)
 
     command = commands.add_parser("search", parents=[caller, embedder], help="ask a question")
     command.add_argument("query")
@@ -330,6 +359,72 @@ def _by_source_id(paths: Sequence[Path]) -> dict[str, Path]:
     if not files:
         raise InvalidArgument(f"no file with text there ({ENDINGS})")
     return files
+
+
+def _worker(arguments: argparse.Namespace) -> int:
+    from .worker import Worker
+
+    embedder = _embedder(arguments.embedder)
+    if embedder is None:
+        raise InvalidArgument("a worker needs an embedder")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with _connect(arguments) as conn:
+        worker = Worker(conn, embedder, batch_size=arguments.batch_size)
+        done = worker.drain() if arguments.once else worker.run(stop, poll=arguments.poll)
+    _print(arguments, done)
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        knowledge = _knowledge(arguments, conn)
+        versions, queue = knowledge.ingest_status(), knowledge.embedding_queue()
+    for value in (*versions, *queue):
+        if arguments.json:
+            _print(arguments, value)
+    if arguments.json:
+        return 0
+    for version in versions:
+        held = f"held by {version.lease_holder or 'a writer'}" if version.leased else "left behind"
+        error = f", last error: {version.last_error}" if version.last_error else ""
+        print(
+            f"{version.source_type}/{version.source_id}: {version.staged} of {version.chunks}"
+            f" chunks staged, {version.unembedded} without a vector, {held},"
+            f" since {version.age}{error}"
+        )
+    for state in queue:
+        reason = f": {state.reason}" if state.reason else ""
+        print(f"{state.chunks} chunks for {state.model} {state.state}{reason}")
+    if not versions and not queue:
+        print("nothing is being ingested, and nothing waits for a vector")
+    return 0
+
+
+def _quarantine(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        for held in _knowledge(arguments, conn).list_quarantine():
+            if arguments.json:
+                _print(arguments, held)
+            else:
+                text = " ".join(held.body.split())[:160]
+                print(
+                    f"{held.chunk_id}  {held.source_type}/{held.source_id}, chunk {held.ordinal}:"
+                    f" {held.reason}\n     {ascii(text)[1:-1]}"
+                )
+    return 0
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    with _connect(arguments) as conn:
+        knowledge = _knowledge(arguments, conn)
+        decide = (
+            knowledge.release_chunk if arguments.verdict == "release" else knowledge.reject_chunk
+        )
+        _print(arguments, {"receipt": decide(arguments.chunk_id, arguments.reason)})
+    return 0
 
 
 def _search(arguments: argparse.Namespace) -> int:

@@ -4,9 +4,10 @@ transactions; no transaction is open while an embedder works, and nothing stays 
 
 from __future__ import annotations
 
-import hashlib
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import isfinite
@@ -18,42 +19,57 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from . import migrate
-from .chunking import Chunk, chunk_text
-from .embedding import Embedder, check_vectors
+from .chunking import Chunk
+from .embedding import Embedder, retry_after, stored_vectors
 from .errors import (
     Conflict,
     EmbedderError,
     IncompleteVersion,
     InstallationError,
     InvalidArgument,
+    KnowledgeError,
+    LeaseLost,
     ModelMismatch,
     database_errors,
 )
+from .staging import Digests, Parts, embedded_text
 from .types import (
     Context,
     Deletion,
     Erasure,
+    Held,
     Hit,
+    IngestOutcome,
     IngestReport,
+    IngestStatus,
     Mode,
     Passage,
+    QueueState,
     SearchResult,
     Source,
     SourceStats,
     Token,
+    Verdict,
     from_row,
 )
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
+from .vectors import Vectors, vector_dumper
 
 __all__ = ["Knowledge"]
 
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
 Reranker = Callable[[str, Sequence[str]], Sequence[float]]
+Admission = Callable[[Chunk], "Verdict | None"]
 # How often a document is completed again because vectors it reused went away before it was live.
 _REPEATS = 5
+# How many hashes are sent at a time where a document has a live version.
+_HASHES = 10_000
+# How often one batch is given to an embedder that asks for time, and how long it may ask for.
+_ATTEMPTS = 4
+_LONGEST_PAUSE = 60.0
 
 
 class Knowledge:
@@ -66,6 +82,7 @@ class Knowledge:
     embedder: turns chunks and questions into vectors; without one, words are all there is.
     writer: a name by which this writer may resume, at once, an ingest that it left behind. Two
         writers at work at the same time must not share a name.
+    admit: your own check of each new chunk, beside the org's rules: a Verdict, or None to admit it.
 
     Every method raises the errors of ``pg_knowledge.errors``; an error leaves nothing half done.
     """
@@ -77,12 +94,14 @@ class Knowledge:
         *,
         embedder: Embedder | None = None,
         writer: str | None = None,
+        admit: Admission | None = None,
     ) -> None:
         self._source = source
         self._context = context
         self._embedder = embedder
         self._writer = writer
-        self._checked = False
+        self._admit = admit
+        self._vectors: type[psycopg.adapt.Dumper] | None = None
 
     @property
     def embedder(self) -> Embedder | None:
@@ -91,8 +110,14 @@ class Knowledge:
 
     def as_context(self, context: Context | Token) -> Knowledge:
         """The same knowledge base for another caller."""
-        other = Knowledge(self._source, context, embedder=self._embedder, writer=self._writer)
-        other._checked = self._checked
+        other = Knowledge(
+            self._source,
+            context,
+            embedder=self._embedder,
+            writer=self._writer,
+            admit=self._admit,
+        )
+        other._vectors = self._vectors
         return other
 
     # -- documents in
@@ -112,31 +137,51 @@ class Knowledge:
         language: str | None = None,
         format: Literal["markdown", "text"] = "markdown",
         chunks: Sequence[Chunk] | None = None,
-        batch_size: int = 64,
+        batch_size: int = 128,
+        max_batches: int | None = None,
+        concurrency: int = 1,
+        resume: bool = True,
+        allow_unembedded: bool = False,
         wait: float = 0,
         on_progress: Progress | None = None,
     ) -> IngestReport:
         """Publishes a document, or what has changed of it, in one step.
 
         The same call after a crash does the rest. What is omitted stays as it was; a new document
-        needs an audience ('everyone' is the whole org). chunks: your own split of text instead of
-        ``chunk_text``'s. wait: seconds to wait for another writer of the same text before
-        Conflict. on_progress(done, total): called after each batch with numbers of chunks.
-        Without an embedder the chunks are published for words only.
+        needs an audience ('everyone' is the whole org). Chunks whose text is live in the document
+        already are neither sent nor embedded.
+
+        chunks: your own split of text instead of ``chunk_text``'s.
+        batch_size: chunks that are staged and embedded at a time.
+        max_batches: at most so many batches now; a report with complete=False, live=False says
+            that the same call goes on from there.
+        concurrency: calls of the embedder at a time, each in a thread of its own when more than 1.
+        resume: False begins anew instead of with what an interrupted call left behind.
+        allow_unembedded: publish for words at once, without calling the embedder; workers
+            (``pg_knowledge.worker``) make the vectors. So it is without an embedder, too.
+        wait: seconds to wait for another writer of the same text before Conflict.
+        on_progress(done, total): called after each batch with numbers of chunks.
         """
-        if batch_size < 1:
-            raise InvalidArgument("batch_size must be at least 1")
-        parts = list(chunk_text(text, format=format) if chunks is None else chunks)
+        if batch_size < 1 or concurrency < 1 or (max_batches is not None and max_batches < 1):
+            raise InvalidArgument("batch_size, concurrency and max_batches must be at least 1")
+        parts: Sequence[Chunk] = Parts(text, format) if chunks is None else chunks
         if not parts:
             raise InvalidArgument("the document has no text")
-        if [part.ordinal for part in parts] != list(range(len(parts))):
+        if any(part.ordinal != n for n, part in enumerate(parts)):
             raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
-        _check_values([(part.heading, part.body) for part in parts])
+        digests = Digests(parts)
+        embedder = None if allow_unembedded else self._embedder
+        fingerprint = self._embedder.fingerprint if self._embedder else None
+        options: dict[str, Any] = {"lease_holder": self._writer} if self._writer else {}
+        if allow_unembedded:
+            options["allow_unembedded"] = True
+        if not resume:
+            options["resume"] = False
         version = self._begin(
             wait,
             source_type=source_type,
             source_id=source_id,
-            content_hash=_digest(parts),
+            content_hash=digests.whole,
             chunk_count=len(parts),
             audience=_names("audience", audience),
             visibility=visibility,
@@ -145,35 +190,79 @@ class Knowledge:
             metadata=None if metadata is None else Jsonb(dict(metadata)),
             source_version=source_version,
             language=language,
-            fingerprint=self._embedder.fingerprint if self._embedder else None,
-            options=Jsonb({"lease_holder": self._writer} if self._writer else {}),
+            fingerprint=fingerprint,
+            options=Jsonb(options),
         )
         if version["state"] == "live":
-            return from_row(
-                IngestReport,
-                version,
-                chunks=len(parts),
-                embedded=0,
-                reused=0,
-                skipped=len(parts),
-                quarantined=0,
-                rejected=0,
-                complete=not version["unembedded"],
-                live=True,
-            )
-        batches = [parts[n : n + batch_size] for n in range(0, len(parts), batch_size)]
-        staged, unembedded = set(version["staged"]), set(version["unembedded"])
-        for batch in batches:
-            self._store(version, batch, staged, unembedded)
-            if on_progress:
-                on_progress(batch[-1].ordinal + 1, len(parts))
-        for _ in range(_REPEATS):
-            with suppress(IncompleteVersion):
-                return self._finalize(version)
-            # A vector that was to be reused has gone with its chunk since; staging says which.
-            for batch in batches:
-                self._store(version, batch, set(), set())
-        return self._finalize(version)
+            return _report(version, parts, complete=not version["unembedded"], live=True)
+        with self._held(version):
+            todo = self._todo(version, parts, digests)
+            ordinals = sorted(todo | set(version["unembedded"]))
+            batches = [ordinals[n : n + batch_size] for n in range(0, len(ordinals), batch_size)]
+            done = len(parts) - len(ordinals)
+            transfer = _Transfer(self, version, embedder, concurrency)
+            for batch in transfer.run([parts[n] for n in batch] for batch in batches[:max_batches]):
+                done += len(batch)
+                if on_progress:
+                    on_progress(done, len(parts))
+            if max_batches is not None and len(batches) > max_batches:
+                self._release(version)
+                return _report(version, parts, complete=False, live=False, new=transfer.embedded)
+            if not batches and on_progress:
+                on_progress(done, len(parts))
+            for _ in range(_REPEATS):
+                with suppress(IncompleteVersion):
+                    return self._finalize(version, embedder is None)
+                # What was to be reused has gone since: a vector, or a chunk with the same text.
+                again = (
+                    [parts[n] for n in range(start, min(start + batch_size, len(parts)))]
+                    for start in range(0, len(parts), batch_size)
+                )
+                for _batch in _Transfer(self, version, embedder, concurrency).run(again):
+                    pass
+            return self._finalize(version, embedder is None)
+
+    def ingest_many(
+        self, documents: Iterable[Mapping[str, Any]], *, threads: int = 1, **common: Any
+    ) -> Iterator[IngestOutcome]:
+        """Ingests documents, each a mapping of ``ingest``'s arguments; common holds for all.
+
+        Yields what became of each as soon as it is known: a document that fails does not stop the
+        others. documents is read as it is needed, threads + 1 of them at a time. threads: more
+        than 1 needs a pool with as many connections. InvalidArgument for more threads on a
+        connection.
+        """
+        if threads < 1 or (threads > 1 and isinstance(self._source, psycopg.Connection)):
+            raise InvalidArgument("threads must be at least 1, and more than 1 need a pool")
+
+        def one(document: Mapping[str, Any]) -> IngestOutcome:
+            given = {**common, **document}
+            name = (str(given.get("source_type", "")), str(given.get("source_id", "")))
+            try:
+                return IngestOutcome(*name, self.ingest(**given), None)
+            except KnowledgeError as error:
+                return IngestOutcome(*name, None, error)
+
+        if threads == 1:
+            yield from map(one, documents)
+            return
+        with ThreadPoolExecutor(threads, "pg-knowledge-ingest") as pool:
+            pending: set[Future[IngestOutcome]] = set()
+            for document in documents:
+                pending.add(pool.submit(one, document))
+                if len(pending) > threads:
+                    finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in finished)
+            while pending:
+                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in finished)
+
+    def ingest_status(self) -> list[IngestStatus]:
+        """The versions of exactly the caller's scope that are being ingested, oldest first."""
+        return [
+            from_row(IngestStatus, row)
+            for row in self._call("select * from knowledge.ingest_status()")
+        ]
 
     def _begin(self, wait: float, **arguments: Any) -> Row:
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -190,58 +279,151 @@ class Knowledge:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    def _store(
-        self, version: Row, batch: Sequence[Chunk], staged: set[int], unembedded: set[int]
-    ) -> None:
-        """Stages the chunks that are not staged, and embeds those that need a vector."""
-        new = [part for part in batch if part.ordinal not in staged]
-        if new:
-            unembedded = unembedded | self._stage(version, new)
-        self._embed(version, [part for part in batch if part.ordinal in unembedded])
+    @contextmanager
+    def _held(self, version: Row) -> Iterator[None]:
+        """Gives up the lease, and says why, when what is done with the version fails."""
+        try:
+            yield
+        except LeaseLost:
+            raise
+        except BaseException as error:
+            with suppress(Exception):
+                self._release(version, f"{type(error).__name__}: {error}")
+            raise
 
-    def _finalize(self, version: Row) -> IngestReport:
+    def _release(self, version: Row, error: str | None = None) -> None:
+        if error is not None:
+            error = error.replace("\0", "").encode(errors="replace").decode()[:2000]
+        self._call(
+            "select knowledge.release_version(%s, %s, %s)",
+            version["version_id"],
+            version["lease"],
+            error,
+        )
+
+    def _todo(self, version: Row, parts: Sequence[Chunk], digests: Digests) -> set[int]:
+        """The ordinals whose text is to be staged; what is live in the document is not."""
+        staged = set(version["staged"])
+        todo = [n for n in range(len(parts)) if n not in staged]
+        if not version["live_chunks"]:
+            return set(todo)
+        unknown: set[int] = set()
+        for start in range(0, len(todo), _HASHES):
+            slice_ = todo[start : start + _HASHES]
+            (row,) = self._call(
+                "select knowledge.stage_unchanged(%s, %s, %s, %b, %s, %s, %s) as unknown",
+                version["version_id"],
+                version["lease"],
+                slice_,
+                [digests[n] for n in slice_],
+                [parts[n].char_start for n in slice_],
+                [parts[n].char_end for n in slice_],
+                [parts[n].locator for n in slice_],
+            )
+            unknown.update(row["unknown"])
+        return unknown
+
+    def _finalize(self, version: Row, allow_unembedded: bool) -> IngestReport:
         (report,) = self._call(
             "select * from knowledge.finalize_version(%s, %s, %s)",
             version["version_id"],
             version["lease"],
-            self._embedder is None,
+            allow_unembedded,
         )
         return from_row(IngestReport, report | version)
 
     def _stage(self, version: Row, batch: Sequence[Chunk]) -> set[int]:
         """Stages chunks; the ordinals that need a vector."""
-        chunks = [
-            {
-                "ordinal": chunk.ordinal,
-                "heading": chunk.heading,
-                "body": chunk.body,
-                "char_start": chunk.char_start,
-                "char_end": chunk.char_end,
-                "tokens": chunk.tokens,
-            }
-            for chunk in batch
-        ]
         rows = self._call(
             "select * from knowledge.stage_chunks(%s, %s, %s)",
             version["version_id"],
             version["lease"],
-            Jsonb(chunks),
+            Jsonb([self._staged(chunk) for chunk in batch]),
         )
         return {row["ordinal"] for row in rows if row["needs_embedding"]}
 
-    def _embed(self, version: Row, batch: Sequence[Chunk]) -> None:
-        if not batch or self._embedder is None:
-            return
-        texts = [embedded_text(chunk) for chunk in batch]
-        vectors = _embed(self._embedder, texts)
+    def _staged(self, chunk: Chunk) -> dict[str, Any]:
+        staged = {
+            "ordinal": chunk.ordinal,
+            "heading": chunk.heading,
+            "body": chunk.body,
+            "char_start": chunk.char_start,
+            "char_end": chunk.char_end,
+            "tokens": chunk.tokens,
+            "locator": chunk.locator,
+        }
+        verdict = self._admit(chunk) if self._admit else None
+        return (
+            staged | {"verdict": verdict.verdict, "reason": verdict.reason} if verdict else staged
+        )
+
+    def _store(self, version: Row, ordinals: Sequence[int], vectors: list[array[float]]) -> None:
+        assert self._embedder is not None  # noqa: S101
         self._call(
             "select knowledge.store_embeddings(%s, %s, %s, %s, %s)",
             version["version_id"],
             version["lease"],
             self._embedder.fingerprint,
-            [chunk.ordinal for chunk in batch],
-            "{" + ",".join(f'"{_vector(vector)}"' for vector in vectors) + "}",
+            list(ordinals),
+            Vectors(vectors),
         )
+
+    # -- what was held back
+
+    def list_quarantine(self, *, page_size: int = 1000) -> Iterator[Held]:
+        """The chunks that wait for a decision, longest first; fetched page by page. For people:
+        their text is suspicious."""
+        after: UUID | None = None
+        while True:
+            rows = self._call("select * from knowledge.list_quarantine(%s, %s)", page_size, after)
+            for row in rows:
+                yield from_row(Held, row)
+            if len(rows) < page_size:
+                return
+            after = rows[-1]["chunk_id"]
+
+    def release_chunk(self, chunk_id: UUID, reason: str | None = None) -> str:
+        """Publishes a quarantined chunk into the live version of its document; the receipt."""
+        (row,) = self._call("select * from knowledge.release_chunk(%s, %s)", chunk_id, reason)
+        return str(row["receipt"])
+
+    def reject_chunk(self, chunk_id: UUID, reason: str | None = None) -> str:
+        """Forgets a quarantined chunk for good; the receipt."""
+        (row,) = self._call("select * from knowledge.reject_chunk(%s, %s)", chunk_id, reason)
+        return str(row["receipt"])
+
+    def define_admission_rule(
+        self,
+        rule: str,
+        verdict: str,
+        *,
+        reason: str | None = None,
+        pattern: str | None = None,
+        longest: int | None = None,
+    ) -> None:
+        """Defines a rule for new chunks of the org; see ``knowledge.define_admission_rule``."""
+        self._call(
+            "select knowledge.define_admission_rule(%s, %s, %s, %s, %s)",
+            rule,
+            verdict,
+            reason,
+            pattern,
+            longest,
+        )
+
+    # -- chunks that are live without a vector
+
+    def embedding_queue(self) -> list[QueueState]:
+        """What waits for a vector, counted by model, state and reason."""
+        return [
+            from_row(QueueState, row)
+            for row in self._call("select * from knowledge.embedding_queue()")
+        ]
+
+    def retry_embeddings(self) -> int:
+        """Gives the dead letters another chance; how many there were."""
+        (row,) = self._call("select knowledge.retry_embeddings() as revived")
+        return int(row["revived"])
 
     # -- questions
 
@@ -324,7 +506,7 @@ class Knowledge:
         _check_values(given)
         if self._embedder and mode != "keyword" and query.strip():
             self._check_model(self._embedder)
-            (vector,) = _embed(self._embedder, [query])
+            (vector,) = embed(self._embedder, [query])
             given |= {"embedding": _vector(vector), "fingerprint": self._embedder.fingerprint}
         return given
 
@@ -448,15 +630,17 @@ class Knowledge:
             who = (self._context.org_id, grants, self._context.org_scope)
         _check_values([who, args, kwargs])
         with database_errors(), self._connection() as conn:
-            if not self._checked:
-                self._check_version(conn)
+            if self._vectors is None:
+                self._vectors = self._check_version(conn)
             # Not conn.cursor(): its class and its rows are the caller's choice.
             with conn.transaction(), psycopg.Cursor(conn, row_factory=dict_row) as cursor:
+                cursor.adapters.register_dumper(Vectors, self._vectors)
                 cursor.execute(setting, who)
                 cursor.execute(statement, kwargs or args)
                 return cursor.fetchall()
 
-    def _check_version(self, conn: psycopg.Connection[Any]) -> None:
+    def _check_version(self, conn: psycopg.Connection[Any]) -> type[psycopg.adapt.Dumper]:
+        """How vectors are sent to this database, which has the right version."""
         installed, ours = migrate.installed_version(conn), migrate.version()
         if installed is None:
             raise InstallationError(
@@ -465,7 +649,7 @@ class Knowledge:
             )
         if installed.split(".")[:2] != ours.split(".")[:2]:
             raise InstallationError(f"the database has pg_knowledge {installed}, the driver {ours}")
-        self._checked = True
+        return vector_dumper(conn)
 
 
 def _reranked(query: str, hits: Sequence[Hit], rerank: Reranker) -> tuple[Hit, ...]:
@@ -488,15 +672,114 @@ def _named_call(function: str, given: Mapping[str, Any]) -> str:
     return f"select * from knowledge.{function}({named})"  # noqa: S608
 
 
-def _embed(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
-    """The vectors of texts. EmbedderError when the embedder fails, or answers anything else."""
-    try:
-        vectors = embedder.embed(texts)
-    except EmbedderError:
-        raise
-    except Exception as error:
-        raise EmbedderError(f"{embedder.name} failed: {error}") from error
-    return check_vectors(embedder, texts, vectors)
+class _Transfer:
+    """Stages batches of chunks of a version and stores their vectors."""
+
+    def __init__(
+        self, knowledge: Knowledge, version: Row, embedder: Embedder | None, concurrency: int
+    ) -> None:
+        self._knowledge = knowledge
+        self._version = version
+        self._embedder = embedder
+        self._concurrency = concurrency
+        self._staged = set(version["staged"])
+        self._unembedded = set(version["unembedded"])
+        self.embedded = 0
+
+    def run(self, batches: Iterable[Sequence[Chunk]]) -> Iterator[Sequence[Chunk]]:
+        """Each batch when it is stored. What was staged before is not staged again, unless it is
+        given a second time. With more than one call of the embedder at a time the calls are made
+        in threads, and the lease is renewed while they are waited for."""
+        if self._concurrency == 1 or self._embedder is None:
+            for batch in batches:
+                texts = self._stage(batch)
+                if texts:
+                    self._store(texts, embed(self._embedder, list(texts.values())))
+                yield batch
+            return
+        pending: dict[Future[list[array[float]]], tuple[Sequence[Chunk], dict[int, str]]] = {}
+        pool = ThreadPoolExecutor(self._concurrency, "pg-knowledge-embedder")
+        try:
+            for batch in batches:
+                texts = self._stage(batch)
+                if not texts:
+                    yield batch
+                    continue
+                pending[pool.submit(embed, self._embedder, list(texts.values()))] = batch, texts
+                while len(pending) >= self._concurrency:
+                    yield from self._finished(pending)
+            while pending:
+                yield from self._finished(pending)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _finished(
+        self, pending: dict[Future[list[array[float]]], tuple[Sequence[Chunk], dict[int, str]]]
+    ) -> Iterator[Sequence[Chunk]]:
+        done, _ = wait(pending, timeout=20, return_when=FIRST_COMPLETED)
+        if not done:
+            self._knowledge._call(
+                "select knowledge.renew_lease(%s, %s)",
+                self._version["version_id"],
+                self._version["lease"],
+            )
+        for future in done:
+            batch, texts = pending.pop(future)
+            self._store(texts, future.result())
+            yield batch
+
+    def _stage(self, batch: Sequence[Chunk]) -> dict[int, str]:
+        """Stages what is not staged; the texts to embed, by ordinal."""
+        new = [chunk for chunk in batch if chunk.ordinal not in self._staged]
+        need = self._unembedded | (self._knowledge._stage(self._version, new) if new else set())
+        if self._embedder is None:
+            return {}
+        return {
+            chunk.ordinal: embedded_text(chunk.heading, chunk.body)
+            for chunk in batch
+            if chunk.ordinal in need
+        }
+
+    def _store(self, texts: Mapping[int, str], vectors: list[array[float]]) -> None:
+        self._knowledge._store(self._version, list(texts), vectors)
+        self.embedded += len(vectors)
+
+
+def _report(
+    version: Row, parts: Sequence[Chunk], *, complete: bool, live: bool, new: int = 0
+) -> IngestReport:
+    """Of an ingest that published nothing: it is live already, or not yet."""
+    return from_row(
+        IngestReport,
+        version,
+        chunks=len(parts),
+        embedded=new,
+        reused=0,
+        skipped=len(parts) if live else 0,
+        quarantined=0,
+        rejected=0,
+        complete=complete,
+        live=live,
+    )
+
+
+def embed(embedder: Embedder | None, texts: Sequence[str]) -> list[array[float]]:
+    """The vectors of texts, in single precision. An embedder that says when to come back (429 and
+    Retry-After) is asked again then, a few times. EmbedderError when it fails, or answers anything
+    but one vector of its model per text."""
+    if embedder is None:
+        raise EmbedderError("there is no embedder")
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return stored_vectors(embedder, texts, embedder.embed(texts))
+        except Exception as error:
+            pause = retry_after(error)
+            if pause is None or pause > _LONGEST_PAUSE or attempt == _ATTEMPTS:
+                if isinstance(error, EmbedderError):
+                    raise
+                raise EmbedderError(f"{embedder.name} failed: {error}") from error
+        time.sleep(pause)
+    raise AssertionError("unreachable")
 
 
 def _names(argument: str, names: Sequence[str] | None) -> list[str] | None:
@@ -530,20 +813,6 @@ def _check_values(value: object, in_json: bool = False) -> None:
     elif isinstance(value, (list, tuple)):
         for item in value:
             _check_values(item, in_json)
-
-
-def embedded_text(chunk: Chunk) -> str:
-    """What an embedder is given for a chunk: the heading trail, then the body."""
-    return f"{chunk.heading}\n{chunk.body}" if chunk.heading else chunk.body
-
-
-def _digest(chunks: Sequence[Chunk]) -> str:
-    """sha256 (hex) over every chunk's heading, range and body."""
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        head = f"{chunk.char_start}:{chunk.char_end}:{len(chunk.heading)}:{len(chunk.body)}:"
-        digest.update((head + chunk.heading + chunk.body).encode())
-    return digest.hexdigest()
 
 
 def _vector(numbers: Sequence[float]) -> str:

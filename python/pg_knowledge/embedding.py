@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from math import isfinite
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from .errors import EmbedderError
 
-__all__ = ["Embedder", "check_vectors"]
+__all__ = ["Embedder", "check_vectors", "retry_after", "stored_vectors"]
 
 
 @runtime_checkable
@@ -52,28 +52,61 @@ def check_vectors(
     has another length than `embedder.dimensions`, holds something that is not a finite number, or
     is all zero. Nothing is cut, padded or dropped to make it fit.
     """
-    name = embedder.name
-    rows = _as_list(vectors, f"{name}: the vectors")
+    rows = _as_list(vectors, f"{embedder.name}: the vectors")
+    stored_vectors(embedder, texts, rows)
+    return [[float(_number(value)) for value in _as_list(row, "a vector")] for row in rows]
+
+
+def stored_vectors(embedder: Embedder, texts: Sequence[str], vectors: object) -> list[array[float]]:
+    """The same in single precision, as pgvector reads it."""
+    rows = _as_list(vectors, f"{embedder.name}: the vectors")
     if len(rows) != len(texts):
-        raise EmbedderError(f"{name}: {len(rows)} vectors for {len(texts)} texts")
-    return [_check_vector(embedder, number, row) for number, row in enumerate(rows)]
+        raise EmbedderError(f"{embedder.name}: {len(rows)} vectors for {len(texts)} texts")
+    return [_stored_vector(embedder, number, row) for number, row in enumerate(rows)]
 
 
-def _check_vector(embedder: Embedder, number: int, row: object) -> list[float]:
+def _stored_vector(embedder: Embedder, number: int, row: object) -> array[float]:
     what = f"{embedder.name}: vector {number}"
     numbers = _as_list(row, what)
     if len(numbers) != embedder.dimensions:
         raise EmbedderError(f"{what} has {len(numbers)} dimensions, not {embedder.dimensions}")
     try:
-        vector = [float(_number(value)) for value in numbers]
+        plain = set(map(type, numbers)) <= {float, int}
+        values: Any = numbers if plain else [float(_number(value)) for value in numbers]
+        stored: array[float] = array("f", values)
     except (TypeError, ValueError, OverflowError) as error:
         raise EmbedderError(f"{what} holds something that is not a number") from error
-    stored = array("f", vector)  # as pgvector reads it
     if not all(map(isfinite, stored)):
         raise EmbedderError(f"{what} holds a number that is not finite, or too large for a float4")
     if not any(stored):
         raise EmbedderError(f"{what} is all zero")
-    return vector
+    return stored
+
+
+def retry_after(error: BaseException) -> float | None:
+    """After how many seconds an embedder that failed asks to be called again; None when it does
+    not ask.
+
+    Read from the error as HTTP clients and their users make them: an attribute retry_after, or a
+    response with the header Retry-After in seconds; a response with the status 429 and no such
+    header asks for 5 seconds.
+    """
+    response = getattr(error, "response", None)
+    headers: Any = getattr(response, "headers", None)
+    told = getattr(error, "retry_after", None)
+    if told is None and hasattr(headers, "get"):
+        told = headers.get("Retry-After") or headers.get("retry-after")
+    try:
+        return max(float(told), 0.0) if told is not None else _unsaid(error, response)
+    except (TypeError, ValueError):
+        return _unsaid(error, response)
+
+
+def _unsaid(error: BaseException, response: object) -> float | None:
+    limited = any(
+        429 in (getattr(x, "status_code", 0), getattr(x, "status", 0)) for x in (error, response)
+    )
+    return 5.0 if limited else None
 
 
 def _number(value: object) -> float:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, overload
 from uuid import UUID
+
+from .errors import KnowledgeError
 
 __all__ = [
     "Context",
     "Deletion",
     "Erasure",
+    "Held",
     "Hit",
+    "IngestOutcome",
     "IngestReport",
+    "IngestStatus",
     "Mode",
     "Passage",
+    "QueueState",
     "SearchResult",
     "Source",
     "SourceStats",
     "Token",
+    "Verdict",
 ]
 
 Mode = Literal["hybrid", "vector", "keyword"]
@@ -51,8 +58,9 @@ class IngestReport:
     """What an ingest did; the counts are the database's.
 
     chunks: in the document. embedded: got a vector of their own. reused: took the vector of
-    another chunk with the same text. skipped: were there already and stayed. complete: every chunk
-    has a vector. live: this text is what searches find.
+    another chunk with the same text. skipped: were there already and stayed. quarantined: are held
+    back until release_chunk or reject_chunk. rejected: were left out. complete: every chunk has a
+    vector. live: this text is what searches find.
     """
 
     document_id: UUID
@@ -65,6 +73,78 @@ class IngestReport:
     rejected: int
     complete: bool
     live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOutcome:
+    """What became of one document of ``ingest_many``: a report, or the error."""
+
+    source_type: str
+    source_id: str
+    report: IngestReport | None
+    error: KnowledgeError | None
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStatus:
+    """A version that is being ingested; see ``knowledge.ingest_status``."""
+
+    version_id: UUID
+    document_id: UUID
+    source_type: str
+    source_id: str
+    source_version: str | None
+    chunks: int
+    staged: int
+    unembedded: int
+    quarantined: int
+    rejected: int
+    age: timedelta
+    lease_holder: str | None
+    lease_expires_at: datetime
+    leased: bool
+    last_error: str | None
+    failed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """How many chunks wait for a vector in one state; see ``knowledge.embedding_queue``."""
+
+    model: str
+    state: Literal["waiting", "claimed", "retrying", "dead"]
+    chunks: int
+    oldest: timedelta
+    due_at: datetime
+    attempts: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What your own check says of a chunk: held for review, or left out; and why."""
+
+    verdict: Literal["quarantined", "rejected"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A chunk in quarantine. Its text is suspicious: show it to people, not to a model."""
+
+    chunk_id: UUID
+    document_id: UUID
+    source_type: str
+    source_id: str
+    title: str
+    ordinal: int
+    reason: str
+    heading: str
+    body: str
+    char_start: int | None
+    char_end: int | None
+    locator: str | None
+    held_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

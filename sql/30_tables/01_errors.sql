@@ -48,6 +48,27 @@ comment on function knowledge_private.check_keys(jsonb, text[], text) is
 'Raises KB005 unless object is a json object whose keys are all allowed; argument names it in the message.';
 revoke all on function knowledge_private.check_keys(jsonb, text[], text) from public;
 
+create function knowledge_private.check_flags(object jsonb, flags text[], argument text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    flag text;
+begin
+    foreach flag in array flags loop
+        if jsonb_typeof(object -> flag) <> 'boolean' then
+            perform knowledge_private.fail('KB005', format('%s in %s must be true or false', flag, argument));
+        end if;
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.check_flags(jsonb, text[], text) is
+'Raises KB005 unless each of flags that object has is true or false.';
+revoke all on function knowledge_private.check_flags(jsonb, text[], text) from public;
+
 create function knowledge_private.is_blank(value text)
 returns boolean
 language sql

@@ -12,6 +12,10 @@ create table knowledge_private.settings (
     long_list integer not null default 50000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
+    claim interval not null default interval '5 minutes' check (claim > interval '0'),
+    attempts integer not null default 8 check (attempts >= 1),
+    first_retry interval not null default interval '10 seconds' check (first_retry > interval '0'),
+    longest_retry interval not null default interval '1 hour' check (longest_retry > interval '0'),
     longest_token interval not null default interval '24 hours' check (longest_token > interval '0'),
     clock_offset interval not null default interval '0'
 );
@@ -37,6 +41,12 @@ comment on column knowledge_private.settings.long_list is
 comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
 comment on column knowledge_private.settings.abandoned is
 'maintain() ends a version that is being ingested when its lease ran out this long ago.';
+comment on column knowledge_private.settings.claim is 'How long a worker holds the chunks that it claimed for embedding.';
+comment on column knowledge_private.settings.attempts is
+'A chunk that could not be embedded so many times is set aside as a dead letter.';
+comment on column knowledge_private.settings.first_retry is
+'How long after its first failure a chunk is claimed again; twice as long after each further one.';
+comment on column knowledge_private.settings.longest_retry is 'But never longer than this.';
 comment on column knowledge_private.settings.longest_token is 'The longest time a token may live.';
 comment on column knowledge_private.settings.clock_offset is
 'Added to clock_timestamp() for leases and tokens; tests move it instead of waiting.';

@@ -57,6 +57,8 @@ create table knowledge.versions (
     lease_holder text,
     lease_expires_at timestamptz not null,
     report jsonb,
+    last_error text,
+    failed_at timestamptz,
     started_at timestamptz not null default now(),
     ended_at timestamptz,
     primary key (org_id, version_id),
@@ -86,6 +88,9 @@ comment on column knowledge.versions.language is 'Text search configuration its 
 comment on column knowledge.versions.lease is 'Fencing number: a call with an older one is refused (KB009).';
 comment on column knowledge.versions.lease_holder is 'The writer that holds the lease, as it names itself.';
 comment on column knowledge.versions.lease_expires_at is 'Until then no other writer may resume it.';
-comment on column knowledge.versions.report is 'What finalize_version reported.';
+comment on column knowledge.versions.report is
+'What finalize_version reported; release_chunk and reject_chunk keep its counts true.';
+comment on column knowledge.versions.last_error is 'What its writer last failed of, as it told release_version.';
+comment on column knowledge.versions.failed_at is 'When it told so.';
 comment on column knowledge.versions.started_at is 'When it was begun.';
 comment on column knowledge.versions.ended_at is 'When it was published, superseded or aborted.';

@@ -46,6 +46,7 @@ create table knowledge.positions (
     words integer not null,
     char_start integer,
     char_end integer,
+    locator text,
     primary key (org_id, document_id, ordinal),
     foreign key (org_id, document_id) references knowledge.documents (org_id, document_id),
     foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
@@ -56,19 +57,22 @@ create unique index positions_chunk on knowledge.positions (chunk_id, org_id);
 comment on table knowledge.positions is 'Where each live chunk stands in its document.';
 comment on column knowledge.positions.org_id is 'The tenant.';
 comment on column knowledge.positions.document_id is 'The document.';
-comment on column knowledge.positions.ordinal is '0, 1, 2 … within the document, without gaps.';
+comment on column knowledge.positions.ordinal is
+'0, 1, 2 … within the document; what was quarantined or rejected leaves a gap.';
 comment on column knowledge.positions.chunk_id is 'The chunk.';
 comment on column knowledge.positions.compartment_id is 'The compartment of the document.';
 comment on column knowledge.positions.content_hash is 'As in chunks, so that comparing a document reads no text.';
 comment on column knowledge.positions.words is 'As in chunks, so that counting a document reads no text.';
 comment on column knowledge.positions.char_start is 'First character in the source, from 0.';
 comment on column knowledge.positions.char_end is 'One after the last character in the source.';
+comment on column knowledge.positions.locator is 'Where it is in the original, for a citation: "page 3".';
 
--- The vectors of staged chunks are of the version's model, so the column has no fixed length.
 create table knowledge_private.staged_chunks (
     org_id text collate "C" not null,
     version_id uuid not null,
     ordinal integer not null,
+    verdict text not null default 'admitted' check (verdict in ('admitted', 'quarantined', 'rejected')),
+    reason text,
     heading text not null,
     body text not null,
     tsv tsvector not null,
@@ -77,7 +81,7 @@ create table knowledge_private.staged_chunks (
     content_hash bytea not null,
     char_start integer,
     char_end integer,
-    embedding halfvec,
+    locator text,
     primary key (org_id, version_id, ordinal),
     foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
 );
@@ -86,15 +90,60 @@ comment on table knowledge_private.staged_chunks is 'The chunks of versions that
 comment on column knowledge_private.staged_chunks.org_id is 'The tenant.';
 comment on column knowledge_private.staged_chunks.version_id is 'The version.';
 comment on column knowledge_private.staged_chunks.ordinal is 'Position in the document.';
+comment on column knowledge_private.staged_chunks.verdict is 'admitted, quarantined or rejected.';
+comment on column knowledge_private.staged_chunks.reason is 'Why it was not admitted.';
 comment on column knowledge_private.staged_chunks.heading is 'As in chunks.';
-comment on column knowledge_private.staged_chunks.body is 'As in chunks.';
+comment on column knowledge_private.staged_chunks.body is 'As in chunks; empty where rejected.';
 comment on column knowledge_private.staged_chunks.tsv is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.words is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.tokens is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.content_hash is 'As in chunks.';
 comment on column knowledge_private.staged_chunks.char_start is 'As in positions.';
 comment on column knowledge_private.staged_chunks.char_end is 'As in positions.';
-comment on column knowledge_private.staged_chunks.embedding is 'Unit vector of the version''s model; null until stored.';
+comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
+
+-- What is unchanged is staged without its text, a batch in a row.
+create table knowledge_private.staged_unchanged (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    ordinals integer[] not null,
+    content_hashes bytea[] not null,
+    char_starts integer[] not null,
+    char_ends integer[] not null,
+    locators text[] not null,
+    foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
+);
+
+create index staged_unchanged_version on knowledge_private.staged_unchanged (version_id, org_id);
+
+comment on table knowledge_private.staged_unchanged is
+'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
+comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
+comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
+comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
+comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
+comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';
+comment on column knowledge_private.staged_unchanged.char_ends is 'As in positions.';
+comment on column knowledge_private.staged_unchanged.locators is 'As in positions.';
+
+-- A table of its own: storing a vector writes no text again. They are of the version's model, so of no fixed length.
+create table knowledge_private.staged_vectors (
+    org_id text collate "C" not null,
+    version_id uuid not null,
+    ordinal integer not null,
+    embedding halfvec not null,
+    primary key (org_id, version_id, ordinal),
+    foreign key (org_id, version_id, ordinal)
+    references knowledge_private.staged_chunks (org_id, version_id, ordinal) on delete cascade
+);
+
+alter table knowledge_private.staged_vectors alter column embedding set storage plain;
+
+comment on table knowledge_private.staged_vectors is 'The vectors of staged chunks.';
+comment on column knowledge_private.staged_vectors.org_id is 'The tenant.';
+comment on column knowledge_private.staged_vectors.version_id is 'The version.';
+comment on column knowledge_private.staged_vectors.ordinal is 'Of the chunk.';
+comment on column knowledge_private.staged_vectors.embedding is 'Unit vector of the version''s model.';
 
 create type knowledge_private.measured as (
     chunk_id uuid,
@@ -109,3 +158,5 @@ alter table knowledge.versions alter column org_id set statistics 0;
 alter table knowledge.chunks alter column org_id set statistics 0;
 alter table knowledge.positions alter column org_id set statistics 0;
 alter table knowledge_private.staged_chunks alter column org_id set statistics 0;
+alter table knowledge_private.staged_unchanged alter column org_id set statistics 0;
+alter table knowledge_private.staged_vectors alter column org_id set statistics 0;

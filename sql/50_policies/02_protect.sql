@@ -52,7 +52,14 @@ $protect$;
 
 -- Nobody reads these directly: enabled without a policy, row-level security shows nothing.
 alter table knowledge.versions enable row level security;
+alter table knowledge.admission_rules enable row level security;
+alter table knowledge.quarantine enable row level security;
 alter table knowledge_private.staged_chunks enable row level security;
+alter table knowledge_private.staged_unchanged enable row level security;
+alter table knowledge_private.staged_vectors enable row level security;
+alter table knowledge_private.reviews enable row level security;
+alter table knowledge_private.embedding_jobs enable row level security;
+alter table knowledge_private.embedding_turns enable row level security;
 
 -- Of their org readers see what a search needs, and not how often its log was written.
 grant select (org_id, status, language, active_model) on knowledge.orgs to knowledge_reader;

@@ -191,13 +191,27 @@ $$;
 comment on function knowledge_private.count_words(tsvector) is 'Number of positions in tsv: the length that BM25 uses.';
 revoke all on function knowledge_private.count_words(tsvector) from public;
 
+create function knowledge_private.salted_hash(org_id text, text_hash bytea)
+returns bytea
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select sha256(convert_to(length(org_id) || ':' || org_id, 'UTF8') || text_hash)
+$$;
+
+comment on function knowledge_private.salted_hash(text, bytea) is
+'The content_hash of a chunk of an org, from the sha256 that its writer made of heading and body (stage_unchanged).';
+revoke all on function knowledge_private.salted_hash(text, bytea) from public;
+
 create function knowledge_private.content_hash(org_id text, heading text, body text)
 returns bytea
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select sha256(convert_to(concat_ws(':', length(org_id), length(heading), org_id || heading || body), 'UTF8'))
+    select knowledge_private.salted_hash(
+        org_id, sha256(convert_to(octet_length(heading) || ':' || heading || body, 'UTF8')))
 $$;
 
 comment on function knowledge_private.content_hash(text, text, text) is

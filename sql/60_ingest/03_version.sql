@@ -155,9 +155,12 @@ declare
     found_ordinals integer[];
 begin
     execute format(
-        'select array_agg(s.ordinal order by s.ordinal) from knowledge_private.staged_chunks as s left join %s on true '
-        'where s.org_id = $1 and s.version_id = $2 and s.embedding is null and r.embedding is null '
-        'and ($3 is null or s.ordinal = any ($3))',
+        'select array_agg(s.ordinal order by s.ordinal) from knowledge_private.staged_chunks as s '
+        'left join lateral (select true as stored from knowledge_private.staged_vectors as e '
+        'where e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal offset 0) as e on true '
+        'left join %s on e.stored is null '
+        'where s.org_id = $1 and s.version_id = $2 and s.verdict <> ''rejected'' '
+        'and e.stored is null and r.embedding is null and ($3 is null or s.ordinal = any ($3))',
         coalesce(knowledge_private.reusable(version.model_id), '(select null as embedding) as r'))
     into found_ordinals
     using version.org_id, version.version_id, ordinals;
@@ -166,8 +169,76 @@ end
 $$;
 
 comment on function knowledge_private.unembedded(knowledge.versions, integer[]) is
-'Which of the ordinals (null: of all that are staged) want a vector: none was stored and none can be reused. Ascending.';
+'Which of the ordinals (null: of all that are staged) want a vector: none was stored and none can be reused. Ascending.
+What is staged as unchanged has the vector that it has.';
 revoke all on function knowledge_private.unembedded(knowledge.versions, integer[]) from public;
+
+create function knowledge_private.staged(version knowledge.versions)
+returns table (
+    ordinal integer,
+    verdict text,
+    content_hash bytea,
+    with_text boolean,
+    words integer,
+    char_start integer,
+    char_end integer,
+    locator text
+)
+language sql
+stable
+rows 1000
+set search_path = pg_catalog, pg_temp
+as $$
+    select s.ordinal, s.verdict, s.content_hash, true, s.words, s.char_start, s.char_end, s.locator
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id
+    union all
+    select a.ordinal, 'admitted', a.content_hash, false, null, a.char_start, a.char_end, a.locator
+    from knowledge_private.staged_unchanged as u
+    cross join unnest(u.ordinals, u.content_hashes, u.char_starts, u.char_ends, u.locators)
+        as a (ordinal, content_hash, char_start, char_end, locator)
+    where
+        u.org_id = version.org_id and u.version_id = version.version_id
+$$;
+
+comment on function knowledge_private.staged(knowledge.versions) is
+'All that a version has staged, with its text or, where that is live already, without.';
+revoke all on function knowledge_private.staged(knowledge.versions) from public;
+
+create function knowledge_private.unstage(version knowledge.versions, batch integer[], chunks jsonb default null)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    with old as (
+        delete from knowledge_private.staged_unchanged as u
+        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
+        returning u.*
+    )
+    insert into knowledge_private.staged_unchanged
+    select
+        old.org_id, old.version_id, array_agg(a.ordinal), array_agg(a.content_hash), array_agg(a.char_start),
+        array_agg(a.char_end), array_agg(a.locator)
+    from old
+    cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
+        as a (ordinal, content_hash, char_start, char_end, locator)
+    where a.ordinal <> all (batch)
+    group by old.org_id, old.version_id;
+
+    delete from knowledge_private.staged_vectors as e
+    using
+        jsonb_to_recordset(chunks) as c (ordinal integer, heading text, body text),
+        knowledge_private.staged_chunks as s
+    where
+        e.org_id = version.org_id and e.version_id = version.version_id and e.ordinal = c.ordinal
+        and s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = c.ordinal
+        and s.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
+$$;
+
+comment on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) is
+'Forgets that the ordinals of a batch were staged as unchanged, and the vectors of those that chunks gives another text.';
+revoke all on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) from public;
 
 create function knowledge_private.vector_schema()
 returns text

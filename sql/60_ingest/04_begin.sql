@@ -1,5 +1,26 @@
 -- What begin_version decides by.
 
+create function knowledge_private.model_of(fingerprint text)
+returns knowledge.models
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    model knowledge.models;
+begin
+    select m.* into model from knowledge.models as m where m.fingerprint = model_of.fingerprint;
+    if not found then
+        perform knowledge_private.fail('KB007', 'no model is registered with this fingerprint',
+            jsonb_build_object('fingerprint', fingerprint), 'knowledge.register_model registers one.');
+    end if;
+    return model;
+end
+$$;
+
+comment on function knowledge_private.model_of(text) is 'The registered model with a fingerprint; KB007 when there is none.';
+revoke all on function knowledge_private.model_of(text) from public;
+
 create function knowledge_private.ingest_model(org knowledge.orgs, fingerprint text)
 returns knowledge.models
 language plpgsql
@@ -12,11 +33,7 @@ begin
         select m.* into model from knowledge.models as m where m.model_id = org.active_model;
         return model;
     end if;
-    select m.* into model from knowledge.models as m where m.fingerprint = ingest_model.fingerprint;
-    if not found then
-        perform knowledge_private.fail('KB007', 'no model is registered with this fingerprint',
-            jsonb_build_object('fingerprint', fingerprint), 'knowledge.register_model registers one.');
-    end if;
+    model := knowledge_private.model_of(ingest_model.fingerprint);
     if org.active_model is null then
         -- The first model an org ingests with is its model.
         update knowledge.models as m set state = 'active'
@@ -41,7 +58,7 @@ without a model when no fingerprint is given. KB007 for any other.';
 revoke all on function knowledge_private.ingest_model(knowledge.orgs, text) from public;
 
 create function knowledge_private.is_unchanged(
-    document knowledge.documents, live knowledge.versions, wanted knowledge.versions
+    document knowledge.documents, live knowledge.versions, wanted knowledge.versions, allow_unembedded boolean
 )
 returns boolean
 language plpgsql
@@ -69,7 +86,7 @@ begin
     then
         return false;
     end if;
-    if live.model_id is not null then
+    if live.model_id is not null and not allow_unembedded then
         execute format(
             'select exists ('
             'select from knowledge.positions as p '
@@ -83,10 +100,13 @@ begin
 end
 $$;
 
-comment on function knowledge_private.is_unchanged(knowledge.documents, knowledge.versions, knowledge.versions) is
-'Whether publishing wanted would change nothing: same text, same description where it gives one, no vector missing.';
+comment on function knowledge_private.is_unchanged(
+    knowledge.documents, knowledge.versions, knowledge.versions, boolean
+) is
+'Whether publishing wanted would change nothing: same text, same description where it gives one, no vector missing unless
+that is allowed.';
 revoke all on function knowledge_private.is_unchanged(
-    knowledge.documents, knowledge.versions, knowledge.versions
+    knowledge.documents, knowledge.versions, knowledge.versions, boolean
 ) from public;
 
 create function knowledge_private.end_version(version knowledge.versions, state text)
@@ -98,7 +118,11 @@ begin
     update knowledge.versions as v
     set state = end_version.state, ended_at = now(), lease_expires_at = now()
     where v.org_id = version.org_id and v.version_id = version.version_id;
+    delete from knowledge_private.staged_vectors as s
+    where s.org_id = version.org_id and s.version_id = version.version_id;
     delete from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id;
+    delete from knowledge_private.staged_unchanged as s
     where s.org_id = version.org_id and s.version_id = version.version_id;
 end
 $$;

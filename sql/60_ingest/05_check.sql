@@ -19,18 +19,30 @@ begin
         select case
             when jsonb_typeof(e.chunk) <> 'object' then 'not a json object'
             when
-                (e.chunk - array['ordinal', 'heading', 'body', 'char_start', 'char_end', 'tokens']) <> '{}'
+                (e.chunk - array[
+                    'ordinal', 'heading', 'body', 'char_start', 'char_end', 'tokens', 'locator', 'verdict', 'reason'
+                ]) <> '{}'
                 then 'unknown key'
             when not knowledge_private.is_count(e.chunk -> 'ordinal') then 'ordinal must be an integer from 0'
             when
                 (e.chunk ->> 'ordinal')::integer >= chunk_count
                 then format('ordinal %s is beyond chunk_count %s', e.chunk ->> 'ordinal', chunk_count)
             when coalesce(jsonb_typeof(e.chunk -> 'body'), '') <> 'string' then 'body must be a string'
-            when knowledge_private.is_blank(e.chunk ->> 'body') then 'body is blank'
             when length(e.chunk ->> 'body') > 100000 then 'body is longer than 100000 characters'
             when coalesce(jsonb_typeof(e.chunk -> 'heading'), 'null') not in ('string', 'null')
                 then 'heading must be a string'
             when length(e.chunk ->> 'heading') > 10000 then 'heading is longer than 10000 characters'
+            when exists (
+                select from unnest(array['locator', 'reason']) as k
+                where
+                    coalesce(jsonb_typeof(e.chunk -> k), 'null') not in ('string', 'null')
+                    or length(e.chunk ->> k) > 500
+            )
+                then 'locator and reason must be strings of at most 500 characters'
+            when
+                coalesce(jsonb_typeof(e.chunk -> 'verdict'), 'null') <> 'null'
+                and e.chunk -> 'verdict' not in ('"admitted"', '"quarantined"', '"rejected"')
+                then 'verdict must be admitted, quarantined or rejected'
             when exists (
                 select from unnest(array['char_start', 'char_end', 'tokens']) as k
                 where
@@ -73,7 +85,7 @@ $$;
 comment on function knowledge_private.is_count(jsonb) is 'Whether value is a json integer from 0 to 999999999.';
 revoke all on function knowledge_private.is_count(jsonb) from public;
 
-create function knowledge_private.check_vector(model knowledge.models, embedding vector)
+create function knowledge_private.check_vectors(model knowledge.models, embeddings vector[])
 returns void
 language plpgsql
 stable
@@ -81,22 +93,26 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     dimensions integer;
-    norm double precision;
+    pointless boolean;
 begin
-    execute format('select %1$s.vector_dims($1), %1$s.vector_norm($1)', knowledge_private.vector_schema())
-    into dimensions, norm
-    using embedding;
-    if model.model_id is not null and dimensions is distinct from model.dimensions then
+    execute format(
+        'select max(coalesce(%1$s.vector_dims(e), 0)) filter ('
+        'where $2 is not null and %1$s.vector_dims(e) is distinct from $2), '
+        'bool_or(coalesce(%1$s.vector_norm(e), 0) in (0, ''NaN'', ''Infinity'')) from unnest($1) as e',
+        knowledge_private.vector_schema())
+    into dimensions, pointless
+    using embeddings, model.dimensions;
+    if dimensions is not null then
         perform knowledge_private.fail('KB007',
-            format('a vector of %s dimensions for a model of %s', coalesce(dimensions, 0), model.dimensions),
+            format('a vector of %s dimensions for a model of %s', dimensions, model.dimensions),
             jsonb_build_object('model', model.name, 'dimensions', model.dimensions));
     end if;
-    if norm is null or norm = 0 or norm in ('NaN', 'Infinity') then
+    if pointless then
         perform knowledge_private.fail('KB005', 'a vector of length zero has no direction');
     end if;
 end
 $$;
 
-comment on function knowledge_private.check_vector(knowledge.models, vector) is
-'KB007 when embedding is not of the model''s dimensions (a null model has any), KB005 when it is zero or not finite.';
-revoke all on function knowledge_private.check_vector(knowledge.models, vector) from public;
+comment on function knowledge_private.check_vectors(knowledge.models, vector[]) is
+'KB007 when one is not of the model''s dimensions (a null model has any), KB005 when one is zero, null or not finite.';
+revoke all on function knowledge_private.check_vectors(knowledge.models, vector[]) from public;

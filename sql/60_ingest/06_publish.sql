@@ -1,7 +1,7 @@
 -- Publishing the difference: what stays keeps its row, its id and its vector; what is new comes in; what is gone goes.
 
 create function knowledge_private.pair_chunks(
-    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out gone uuid[]
+    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out words integer[], out gone uuid[]
 )
 language sql
 volatile
@@ -12,18 +12,21 @@ as $$
         select
             s.ordinal,
             l.chunk_id as live_id,
-            coalesce(l.chunk_id, knowledge_private.new_id()) as chunk_id
+            coalesce(s.words, l.words) as words,
+            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id
         from (
             select
                 c.ordinal,
-                c.content_hash,
-                row_number() over (partition by c.content_hash order by c.ordinal) as turn
-            from knowledge_private.staged_chunks as c
-            where c.org_id = version.org_id and c.version_id = version.version_id
+                c.verdict,
+                c.words,
+                case when c.verdict = 'admitted' then c.content_hash end as content_hash,
+                row_number() over (partition by c.verdict = 'admitted', c.content_hash order by c.ordinal) as turn
+            from knowledge_private.staged(version) as c
         ) as s
         full join (
             select
                 p.chunk_id,
+                p.words,
                 p.content_hash,
                 row_number() over (partition by p.content_hash order by p.ordinal) as turn
             from knowledge.positions as p
@@ -33,13 +36,15 @@ as $$
     select
         array_agg(p.chunk_id order by p.ordinal) filter (where p.ordinal is not null),
         array_agg(p.live_id is not null order by p.ordinal) filter (where p.ordinal is not null),
-        coalesce(array_agg(p.chunk_id) filter (where p.ordinal is null), '{}')
+        array_agg(p.words order by p.ordinal) filter (where p.ordinal is not null),
+        coalesce(array_agg(p.live_id) filter (where p.ordinal is null), '{}')
     from pair as p
 $$;
 
 comment on function knowledge_private.pair_chunks(knowledge.versions) is
-'Pairs the staged chunks of a version with the live ones of its document that have the same text. chunk_ids and kept, by
-ordinal + 1: the chunk it becomes, and whether that one is live; gone: the live chunks that pair with none.';
+'Pairs the admitted chunks of a version with the live ones of its document that have the same text. By ordinal + 1:
+chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length. gone: the live chunks
+that pair with none.';
 revoke all on function knowledge_private.pair_chunks(knowledge.versions) from public;
 
 create function knowledge_private.count_chunks(org_id text, document_id uuid, compartment_id integer, sign integer)
@@ -71,16 +76,18 @@ as $$
 declare
     insertion constant text :=
         'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) '
-        'select s.org_id, $4[s.ordinal + 1], $3, $5, %s '
-        'from knowledge_private.staged_chunks as s %s '
-        'where s.org_id = $1 and s.version_id = $2 and %s order by s.ordinal on conflict do nothing';
+        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding '
+        'from knowledge_private.staged_chunks as s cross join %s '
+        'where s.org_id = $1 and s.version_id = $2 and s.verdict = ''admitted'' order by s.ordinal on conflict do nothing';
+    stored constant text :=
+        'lateral (select e.embedding from knowledge_private.staged_vectors as e '
+        'where e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal offset 0) as r';
     vectors text := knowledge_private.vector_table(version.model_id);
 begin
-    execute format(insertion, vectors, 's.embedding', '', 's.embedding is not null')
+    execute format(insertion, vectors, stored)
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
     get diagnostics embedded = row_count;
-    execute format(insertion, vectors, 'r.embedding',
-        'cross join ' || knowledge_private.reusable(version.model_id), 's.embedding is null')
+    execute format(insertion, vectors, knowledge_private.reusable(version.model_id))
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
     get diagnostics reused = row_count;
 end
@@ -90,6 +97,76 @@ comment on function knowledge_private.publish_vectors(knowledge.versions, intege
 'Gives the chunks of a version, which are in chunks already, the vectors that were staged for them, and the others that
 have none those of chunks with the same text. Returns how many of each; a chunk that has a vector keeps it.';
 revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[]) from public;
+
+create function knowledge_private.queue_embeddings(version knowledge.versions)
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    vectors text := knowledge_private.vector_table(version.model_id);
+    queued integer;
+begin
+    execute format(
+        'delete from knowledge_private.embedding_jobs as j using %s as v '
+        'where j.org_id = $1 and j.document_id = $2 and j.model_id = $3 '
+        'and v.org_id = $1 and v.document_id = $2 and v.chunk_id = j.chunk_id', vectors)
+    using version.org_id, version.document_id, version.model_id;
+    execute format(
+        'select count(*) filter (where v.chunk_id is null)::integer from knowledge.positions as p '
+        'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
+        'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2', vectors)
+    into queued
+    using version.org_id, version.document_id;
+    if queued > 0 then
+        execute format(
+            'insert into knowledge_private.embedding_jobs (org_id, model_id, chunk_id, document_id, due_at, queued_at) '
+            'select $1, $3, p.chunk_id, $2, knowledge_private.clock(), knowledge_private.clock() '
+            'from knowledge.positions as p '
+            'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
+            'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null '
+            'order by p.ordinal on conflict do nothing', vectors)
+        using version.org_id, version.document_id, version.model_id;
+        insert into knowledge_private.embedding_turns (org_id, model_id)
+        values (version.org_id, version.model_id)
+        on conflict do nothing;
+        perform pg_notify('knowledge_embeddings', '');
+    end if;
+    return queued;
+end
+$$;
+
+comment on function knowledge_private.queue_embeddings(knowledge.versions) is
+'Queues the live chunks of a version''s document that have no vector of its model, and takes those that have one from the
+queue. Returns how many have none. Workers that LISTEN to knowledge_embeddings are woken; the message says nothing.';
+revoke all on function knowledge_private.queue_embeddings(knowledge.versions) from public;
+
+create function knowledge_private.hold_chunks(version knowledge.versions, chunk_ids uuid[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from knowledge.quarantine as q
+    where q.org_id = version.org_id and q.document_id = version.document_id;
+    insert into knowledge.quarantine (
+        org_id, chunk_id, document_id, version_id, ordinal, reason, heading, body, tokens, content_hash, char_start,
+        char_end, locator, model_id, embedding
+    )
+    select
+        s.org_id, chunk_ids[s.ordinal + 1], version.document_id, s.version_id, s.ordinal, s.reason, s.heading, s.body,
+        s.tokens, s.content_hash, s.char_start, s.char_end, s.locator, version.model_id, e.embedding
+    from knowledge_private.staged_chunks as s
+    left join knowledge_private.staged_vectors as e
+        on e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.verdict = 'quarantined'
+    order by s.ordinal;
+end
+$$;
+
+comment on function knowledge_private.hold_chunks(knowledge.versions, uuid[]) is
+'Puts the quarantined chunks of a version in the place of those of its document''s live one.';
+revoke all on function knowledge_private.hold_chunks(knowledge.versions, uuid[]) from public;
 
 create function knowledge_private.move_chunks(document knowledge.documents, compartment_id integer)
 returns void
@@ -121,6 +198,73 @@ comment on function knowledge_private.move_chunks(knowledge.documents, integer) 
 'Moves the live chunks of a document, their positions and vectors into another compartment.';
 revoke all on function knowledge_private.move_chunks(knowledge.documents, integer) from public;
 
+create function knowledge_private.index_anew(version knowledge.versions)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    place record;
+    new_tsv tsvector;
+    new_words integer;
+begin
+    for place in
+        select p.ordinal, c.chunk_id, c.heading, c.body
+        from knowledge.positions as p
+        inner join knowledge.chunks as c on c.org_id = p.org_id and c.chunk_id = p.chunk_id
+        where p.org_id = version.org_id and p.document_id = version.document_id
+    loop
+        new_tsv := knowledge_private.chunk_tsv(version.language, place.heading, place.body);
+        new_words := knowledge_private.count_words(new_tsv);
+        update knowledge.chunks as c set tsv = new_tsv, words = new_words
+        where c.org_id = version.org_id and c.chunk_id = place.chunk_id;
+        update knowledge.positions as p set words = new_words
+        where p.org_id = version.org_id and p.document_id = version.document_id and p.ordinal = place.ordinal;
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.index_anew(knowledge.versions) is
+'Indexes the live chunks of a version''s document in the version''s language.';
+revoke all on function knowledge_private.index_anew(knowledge.versions) from public;
+
+create function knowledge_private.place_chunks(
+    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    -- A position that holds another chunk than it must is replaced; the others are left alone.
+    delete from knowledge.positions as p
+    where
+        p.org_id = version.org_id and p.document_id = version.document_id
+        and p.chunk_id is distinct from chunk_ids[p.ordinal + 1];
+    insert into knowledge.positions as p (
+        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
+    )
+    select
+        version.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], place_chunks.compartment_id,
+        s.content_hash, place_chunks.words[s.ordinal + 1], s.char_start, s.char_end, s.locator
+    from knowledge_private.staged(version) as s
+    where s.verdict = 'admitted'
+    order by s.ordinal
+    on conflict (org_id, document_id, ordinal) do update
+    set
+        words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end,
+        locator = excluded.locator
+    where
+        (p.words, p.char_start, p.char_end, p.locator)
+        is distinct from (excluded.words, excluded.char_start, excluded.char_end, excluded.locator);
+end
+$$;
+
+comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) is
+'Writes the positions of the admitted chunks of a version; chunk_ids and words as pair_chunks returns them.';
+revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) from public;
+
 create function knowledge_private.publish(
     version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
     out kept integer, out embedded integer, out reused integer, out without_vector integer
@@ -129,11 +273,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    pair record := knowledge_private.pair_chunks(version);
-    chunk_ids uuid[] := pair.chunk_ids;
-    is_kept boolean[] := pair.kept;
+    pair record;
+    chunk_ids uuid[];
+    is_kept boolean[];
     chunk uuid;
-    staged record;
 begin
     perform from knowledge.compartments as c
     where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
@@ -144,14 +287,11 @@ begin
         perform knowledge_private.move_chunks(document, publish.compartment_id);
     end if;
     if new_language then
-        for staged in
-            select s.ordinal, s.tsv, s.words from knowledge_private.staged_chunks as s
-            where s.org_id = version.org_id and s.version_id = version.version_id and is_kept[s.ordinal + 1]
-        loop
-            update knowledge.chunks as c set tsv = staged.tsv, words = staged.words
-            where c.org_id = version.org_id and c.chunk_id = chunk_ids[staged.ordinal + 1];
-        end loop;
+        perform knowledge_private.index_anew(version);
     end if;
+    pair := knowledge_private.pair_chunks(version);
+    chunk_ids := pair.chunk_ids;
+    is_kept := pair.kept;
 
     insert into knowledge.chunks (
         org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
@@ -160,13 +300,29 @@ begin
         s.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, s.heading, s.body, s.tsv,
         s.words, s.tokens, s.content_hash
     from knowledge_private.staged_chunks as s
-    where s.org_id = version.org_id and s.version_id = version.version_id and not is_kept[s.ordinal + 1]
+    where
+        s.org_id = version.org_id and s.version_id = version.version_id and s.verdict = 'admitted'
+        and not is_kept[s.ordinal + 1]
     order by s.ordinal;
+    -- A text that stands in the document more often than before may have been staged without it.
+    insert into knowledge.chunks (
+        org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
+    )
+    select
+        version.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, c.heading, c.body, c.tsv,
+        c.words, c.tokens, c.content_hash
+    from knowledge_private.staged(version) as s
+    cross join lateral (
+        select l.* from knowledge.chunks as l
+        where l.org_id = version.org_id and l.document_id = version.document_id and l.content_hash = s.content_hash
+        limit 1
+    ) as c
+    where not s.with_text and not is_kept[s.ordinal + 1];
 
     kept := cardinality(array_positions(is_kept, true));
     embedded := 0;
     reused := 0;
-    without_vector := version.chunk_count;
+    without_vector := cardinality(array_remove(chunk_ids, null));
     if version.model_id is not null then
         -- Before the chunks that are gone go: one of them may have the vector.
         select v.embedded, v.reused into embedded, reused
@@ -176,31 +332,10 @@ begin
     foreach chunk in array pair.gone loop
         delete from knowledge.chunks as c where c.org_id = version.org_id and c.chunk_id = chunk;
     end loop;
-    -- A position that holds another chunk than it must is replaced; the others are left alone.
-    delete from knowledge.positions as p
-    where
-        p.org_id = version.org_id and p.document_id = version.document_id
-        and p.chunk_id is distinct from chunk_ids[p.ordinal + 1];
-    insert into knowledge.positions as p (
-        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end
-    )
-    select
-        s.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], publish.compartment_id, s.content_hash,
-        s.words, s.char_start, s.char_end
-    from knowledge_private.staged_chunks as s
-    where s.org_id = version.org_id and s.version_id = version.version_id
-    order by s.ordinal
-    on conflict (org_id, document_id, ordinal) do update
-    set words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end
-    where
-        (p.words, p.char_start, p.char_end)
-        is distinct from (excluded.words, excluded.char_start, excluded.char_end);
-
+    perform knowledge_private.hold_chunks(version, chunk_ids);
+    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words);
     if version.model_id is not null then
-        execute format('select $3 - count(*)::integer from %s where org_id = $1 and document_id = $2',
-            knowledge_private.vector_table(version.model_id))
-        into without_vector
-        using version.org_id, version.document_id, version.chunk_count;
+        without_vector := knowledge_private.queue_embeddings(version);
     end if;
     perform knowledge_private.count_chunks(version.org_id, version.document_id, publish.compartment_id, 1);
 end

@@ -20,7 +20,8 @@ returns table (
     lease bigint,
     lease_expires_at timestamptz,
     staged integer[],
-    unembedded integer[]
+    unembedded integer[],
+    live_chunks integer
 )
 language plpgsql
 security definer
@@ -47,7 +48,8 @@ begin
     if jsonb_typeof(begin_version.metadata) <> 'object' then
         perform knowledge_private.fail('KB005', 'metadata must be a json object');
     end if;
-    perform knowledge_private.check_keys(begin_version.options, array['lease_holder'], 'options');
+    perform knowledge_private.check_keys(begin_version.options, array['lease_holder', 'allow_unembedded', 'resume'], 'options');
+    perform knowledge_private.check_flags(begin_version.options, array['allow_unembedded', 'resume'], 'options');
 
     org := knowledge_private.use_org(asking.org_id);
     if begin_version.audience is not null then
@@ -105,7 +107,9 @@ begin
     select v.* into live
     from knowledge.versions as v
     where v.org_id = asking.org_id and v.document_id = document.document_id and v.state = 'live';
-    if found and knowledge_private.is_unchanged(document, live, wanted) then
+    if found and knowledge_private.is_unchanged(
+        document, live, wanted, coalesce((begin_version.options ->> 'allow_unembedded')::boolean, false))
+    then
         if version.version_id is not null then
             perform knowledge_private.end_version(version, 'aborted');
         end if;
@@ -115,7 +119,8 @@ begin
             case
                 when live.model_id is null then array(select generate_series(0, live.chunk_count - 1))
                 else '{}'
-            end;
+            end,
+            live.chunk_count;
         return;
     end if;
 
@@ -132,9 +137,13 @@ begin
                 perform knowledge_private.fail('KB010', 'another writer is ingesting the same text',
                     jsonb_build_object('lease_expires_at', version.lease_expires_at), 'Try again when its lease expires.');
             end if;
-            wanted.version_id := version.version_id;
-            wanted.lease := version.lease + 1;
-            wanted.started_at := version.started_at;
+            if coalesce((begin_version.options ->> 'resume')::boolean, true) then
+                wanted.version_id := version.version_id;
+                wanted.lease := version.lease + 1;
+                wanted.started_at := version.started_at;
+            else
+                perform knowledge_private.end_version(version, 'aborted');
+            end if;
         else
             -- The newest text wins: the older version ends here, and its writer is refused from now on.
             perform knowledge_private.end_version(version, 'aborted');
@@ -152,12 +161,9 @@ begin
     return query
     select
         version.version_id, version.document_id, version.state, version.lease, version.lease_expires_at,
-        array(
-            select s.ordinal from knowledge_private.staged_chunks as s
-            where s.org_id = version.org_id and s.version_id = version.version_id
-            order by s.ordinal
-        ),
-        knowledge_private.unembedded(version);
+        array(select s.ordinal from knowledge_private.staged(version) as s order by s.ordinal),
+        knowledge_private.unembedded(version),
+        coalesce(live.chunk_count, 0);
 end
 $$;
 
@@ -171,7 +177,8 @@ already and nothing is to be done (unembedded is then every ordinal where the or
 version has the ordinals 0 to chunk_count - 1. audience: whom the document is for, from the org''s vocabulary or
 ''everyone''; required for a new document. What is omitted stays as it is (source_version, as long as the text does).
 language: text search configuration. fingerprint: of the embedder; omitted, the org''s model. options: lease_holder, a
-name by which a writer may resume its own version before the lease expires.
+name by which a writer may resume its own version before the lease expires; allow_unembedded (true), do not call the live
+version incomplete for vectors that workers are still to make; resume (false), begin anew instead.
 KB005 malformed argument, KB006 unknown or missing audience, KB007 not the org''s model, KB010 another writer is at it,
 KB011 org offboarded.';
 revoke all on function knowledge.begin_version(

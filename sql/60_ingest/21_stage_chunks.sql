@@ -1,5 +1,5 @@
 create function knowledge.stage_chunks(version_id uuid, lease bigint, chunks jsonb)
-returns table (ordinal integer, needs_embedding boolean)
+returns table (ordinal integer, needs_embedding boolean, verdict text, reason text)
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
@@ -7,10 +7,10 @@ as $$
 #variable_conflict use_column
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_chunks.version_id, stage_chunks.lease);
+    suspicion record := knowledge_private.suspicion(version.org_id);
     problem text;
     batch integer[];
     missing integer[];
-    ordinals integer[];
 begin
     if version.state = 'live' then
         perform knowledge_private.fail('KB008', 'this version is published already');
@@ -19,39 +19,81 @@ begin
     if problem is not null then
         perform knowledge_private.fail('KB005', problem);
     end if;
-    ordinals := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e);
+    batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
+    perform knowledge_private.unstage(version, batch, chunks);
 
     insert into knowledge_private.staged_chunks as s (
-        org_id, version_id, ordinal, heading, body, tsv, words, tokens, content_hash, char_start, char_end
+        org_id, version_id, ordinal, verdict, reason, heading, body, tsv, words, tokens, content_hash, char_start, char_end,
+        locator
     )
     select
-        version.org_id, version.version_id, c.ordinal, h.heading, c.body, t.tsv,
-        knowledge_private.count_words(t.tsv), c.tokens, knowledge_private.content_hash(version.org_id, h.heading, c.body),
-        c.char_start, c.char_end
+        version.org_id, version.version_id, c.ordinal, v.verdict, v.reason, h.heading, t.body, t.tsv,
+        knowledge_private.count_words(t.tsv), c.tokens, h.content_hash, c.char_start, c.char_end, c.locator
     from jsonb_to_recordset(chunks) as c (
-        ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer
+        ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer, locator text,
+        verdict text, reason text
     )
-    cross join lateral (select coalesce(c.heading, '') as heading) as h
-    cross join lateral (select knowledge_private.chunk_tsv(version.language, h.heading, c.body) as tsv offset 0) as t
+    cross join lateral (
+        select
+            coalesce(c.heading, '') as heading,
+            knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body) as content_hash
+        offset 0
+    ) as h
+    left join knowledge_private.reviews as r
+        on r.org_id = version.org_id and r.document_id = version.document_id and r.content_hash = h.content_hash
+    left join lateral (
+        select j.* from knowledge_private.judge(version.org_id, h.heading, c.body) as j
+        where
+            r.verdict is null
+            and ((h.heading || E'\n' || c.body) ~* suspicion.pattern or length(c.body) > suspicion.longest)
+    ) as j on true
+    cross join lateral (
+        select o.verdict, o.reason
+        from (
+            values
+            (1, case when knowledge_private.is_blank(c.body) then 'rejected' end, 'it is blank'),
+            (2, r.verdict, r.reason),
+            (3, nullif(c.verdict, 'admitted'), coalesce(c.reason, 'its writer says so')),
+            (4, j.verdict, j.reason),
+            (5, 'admitted', null)
+        ) as o (place, verdict, reason)
+        where o.verdict is not null
+        -- A reviewer's word settles it; else the severer of the writer's and the rules'.
+        order by o.place > 2, o.verdict desc, o.place
+        limit 1
+    ) as v
+    cross join lateral (
+        select
+            case when v.verdict = 'rejected' then '' else c.body end as body,
+            case
+                when v.verdict = 'admitted' then knowledge_private.chunk_tsv(version.language, h.heading, c.body)
+                else ''
+            end as tsv
+        offset 0
+    ) as t
     on conflict (org_id, version_id, ordinal) do update
     set
-        heading = excluded.heading, body = excluded.body, tsv = excluded.tsv, words = excluded.words,
-        tokens = excluded.tokens, content_hash = excluded.content_hash, char_start = excluded.char_start,
-        char_end = excluded.char_end,
-        embedding = case when s.content_hash = excluded.content_hash then s.embedding end;
+        verdict = excluded.verdict, reason = excluded.reason, heading = excluded.heading, body = excluded.body,
+        tsv = excluded.tsv, words = excluded.words, tokens = excluded.tokens, content_hash = excluded.content_hash,
+        char_start = excluded.char_start, char_end = excluded.char_end, locator = excluded.locator;
 
-    batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
     missing := knowledge_private.unembedded(version, batch);
     return query
-    select o, o = any (missing) from unnest(batch) as o;
+    select s.ordinal, s.ordinal = any (missing), s.verdict, s.reason
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch)
+    order by s.ordinal;
 end
 $$;
 
 comment on function knowledge.stage_chunks(uuid, bigint, jsonb) is
 'Stages a batch of chunks of a version that begin_version gave, in any order and as often as you like. chunks: a json
-array of {"ordinal": 0, "body": "text", "heading": "A > B", "char_start": 0, "char_end": 4, "tokens": 1}; ordinal and
-body are required; char_end is one past the last character. Returns per ordinal whether it needs a vector: not when a live
-chunk of the org with the same heading and body has one, which is reused. All of the batch is staged, or none of it.
+array of {"ordinal": 0, "body": "text", "heading": "A > B", "char_start": 0, "char_end": 4, "tokens": 1, "locator": "page 3",
+"verdict": "quarantined", "reason": "…"}; ordinal and body are required; char_end is one past the last character; locator is
+for citations; verdict is what the writer thinks of it, and the rules of the org (admission_rules) may be severer, but not
+a reviewer of the same text (release_chunk, reject_chunk). A blank body is rejected. Returns per ordinal, ascending, the
+verdict and its reason, and whether it needs a vector: not when it is rejected, or a live chunk of the org with the same
+heading and body has one, which is reused. All of the batch is staged, or none of it.
 KB004 no such version, KB005 malformed chunk, KB008 published already, KB009 lease lost, KB011 org offboarded.';
 revoke all on function knowledge.stage_chunks(uuid, bigint, jsonb) from public;
 grant execute on function knowledge.stage_chunks(uuid, bigint, jsonb) to knowledge_writer;

@@ -26,13 +26,15 @@ begin
         perform knowledge_private.fail('KB005', 'give one vector for each ordinal, each ordinal once',
             jsonb_build_object('ordinals', cardinality(ordinals), 'embeddings', cardinality(embeddings)));
     end if;
-    perform knowledge_private.check_vector(model, e.embedding) from unnest(embeddings) as e (embedding);
+    perform knowledge_private.check_vectors(model, embeddings);
 
     execute format(
-        'update knowledge_private.staged_chunks as s '
-        'set embedding = %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
+        'insert into knowledge_private.staged_vectors as s (org_id, version_id, ordinal, embedding) '
+        'select $1, $2, e.ordinal, %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
         'from unnest($3, $4) as e (ordinal, embedding) '
-        'where s.org_id = $1 and s.version_id = $2 and s.ordinal = e.ordinal',
+        'where exists (select from knowledge_private.staged_chunks as c '
+        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal) '
+        'on conflict (org_id, version_id, ordinal) do update set embedding = excluded.embedding',
         knowledge_private.vector_schema())
     using version.org_id, version.version_id, ordinals, embeddings;
     get diagnostics stored = row_count;

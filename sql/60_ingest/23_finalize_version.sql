@@ -20,13 +20,16 @@ declare
     old knowledge.compartments;
     target integer;
     staged integer;
+    held integer;
+    refused integer;
     missing integer[];
     done record;
 begin
     if version.state = 'ingesting' then
-        select count(*) into staged
-        from knowledge_private.staged_chunks as s
-        where s.org_id = version.org_id and s.version_id = version.version_id;
+        select
+            count(*), count(*) filter (where s.verdict = 'quarantined'), count(*) filter (where s.verdict = 'rejected')
+        into staged, held, refused
+        from knowledge_private.staged(version) as s;
         missing := knowledge_private.unembedded(version);
         if staged <> version.chunk_count or (cardinality(missing) > 0 and not coalesce(allow_unembedded, false)) then
             perform knowledge_private.fail('KB008',
@@ -34,6 +37,14 @@ begin
                     cardinality(missing)),
                 jsonb_build_object('chunk_count', version.chunk_count, 'staged', staged, 'unembedded', cardinality(missing)),
                 'Stage what is missing; stage_chunks tells which ordinals need a vector.');
+        end if;
+        if refused = version.chunk_count then
+            perform knowledge_private.fail('KB005', 'every chunk of this version was rejected',
+                jsonb_build_object('reason', (
+                    select min(s.reason) from knowledge_private.staged_chunks as s
+                    where s.org_id = version.org_id and s.version_id = version.version_id
+                )),
+                'What was live stays live; abort_version forgets this version.');
         end if;
 
         select d.* into strict document
@@ -58,7 +69,7 @@ begin
         perform knowledge_private.end_version(version, 'live');
         update knowledge.versions as v
         set report = jsonb_build_object('chunks', version.chunk_count, 'embedded', done.embedded, 'reused', done.reused,
-            'skipped', done.kept, 'quarantined', 0, 'rejected', 0, 'complete', done.without_vector = 0, 'live', true)
+            'skipped', done.kept, 'quarantined', held, 'rejected', refused, 'complete', done.without_vector = 0, 'live', true)
         where v.org_id = version.org_id and v.version_id = version.version_id
         returning v.* into version;
         update knowledge.documents as d
@@ -83,7 +94,8 @@ comment on function knowledge.finalize_version(uuid, bigint, boolean) is
 written; a chunk whose heading and body are unchanged keeps its row, id and vector. Counts: chunks in the version;
 embedded, those that brought a vector of their own; reused, those that took the vector of another chunk with the same
 text; skipped, those that were kept as they were; complete, whether every chunk has a vector. Repeating the call repeats
-the report. allow_unembedded publishes chunks without a vector for words.
-KB004 no such version, KB008 a chunk or vector is missing, KB009 lease lost, KB011 org offboarded.';
+the report. quarantined, those held back until release_chunk or reject_chunk; rejected, those left out. allow_unembedded
+publishes chunks without a vector for words; claim_embeddings gives them to a worker.
+KB004 no such version, KB005 every chunk was rejected, KB008 a chunk or vector is missing, KB009 lease lost, KB011 org offboarded.';
 revoke all on function knowledge.finalize_version(uuid, bigint, boolean) from public;
 grant execute on function knowledge.finalize_version(uuid, bigint, boolean) to knowledge_writer;

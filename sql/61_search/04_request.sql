@@ -91,7 +91,7 @@ begin
             jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
             'Embed the question with the org''s model and name its fingerprint.');
     end if;
-    perform knowledge_private.check_vector(model, embedding);
+    perform knowledge_private.check_vectors(model, array[embedding]);
     return model;
 end
 $$;

@@ -104,13 +104,19 @@ begin
         counted := counted + 1;
     end loop;
     erased := erased || jsonb_build_object('chunks', counted, 'vectors', vectors);
+    select count(*) into counted
+    from knowledge.versions as v
+    cross join knowledge_private.staged(v) as s
+    where v.org_id = asking.org_id and v.document_id = any (documents) and v.state = 'ingesting';
+    erased := erased || jsonb_build_object('staged_chunks', counted);
     delete from knowledge_private.staged_chunks as s
     using knowledge.versions as v
     where
         v.org_id = asking.org_id and v.document_id = any (documents)
         and s.org_id = v.org_id and s.version_id = v.version_id;
+    delete from knowledge.quarantine as q where q.org_id = asking.org_id and q.document_id = any (documents);
     get diagnostics counted = row_count;
-    erased := erased || jsonb_build_object('staged_chunks', counted);
+    erased := erased || jsonb_build_object('quarantined', counted);
     delete from knowledge.versions as v where v.org_id = asking.org_id and v.document_id = any (documents);
     get diagnostics counted = row_count;
     erased := erased || jsonb_build_object('versions', counted);

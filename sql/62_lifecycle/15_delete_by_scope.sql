@@ -72,6 +72,8 @@ begin
         if delete_by_scope.entire_org then
             delete from knowledge.audiences as a where a.org_id = asking.org_id;
             delete from knowledge.tags as t where t.org_id = asking.org_id;
+            delete from knowledge.admission_rules as r where r.org_id = asking.org_id;
+            delete from knowledge_private.embedding_turns as t where t.org_id = asking.org_id;
             for index_name in
                 select c.relname from knowledge.models as m
                 inner join pg_class as c on c.relname = knowledge_private.index_name(asking.org_id, m.model_id)

@@ -38,7 +38,7 @@ HALF_PUBLISHED = "select from knowledge.positions where org_id = %s for update"
 BLOCKED = [(STEPS.index(step), ORG) for step in dict.fromkeys(STEPS) if step != "done"]
 BLOCKED.append((STEPS.index("finalize_version"), HALF_PUBLISHED))
 # The texts of NEW that are embedded, one list a batch.
-ASKED = [["Section 0"], ["Section 2", "Section 3"], ["Section 4", "Section 5"]]
+ASKED = [["Section 0", "Section 2"], ["Section 3", "Section 4"], ["Section 5"]]
 _orgs = (f"org {n}" for n in itertools.count(1))
 
 

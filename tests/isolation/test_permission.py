@@ -9,7 +9,7 @@ import pytest
 
 from support import Database, as_context
 from support.hostile import code_of, everything, undone
-from support.knowledge import begin, content_hash, publish, rows, search, stage
+from support.knowledge import begin, content_hash, embed, finalize, publish, rows, search, stage
 
 DOCUMENTS = {  # source_id -> (audience, visibility)
     "all": (["everyone"], "org"),
@@ -335,15 +335,33 @@ def test_refused_document_leaves_nothing(shared: Database, org: str, case: str) 
     assert everything(root) == before
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\t", "\u00a0", "\u3000", None])
-def test_blank_chunk_is_refused(shared: Database, org: str, text: str | None) -> None:
-    """A chunk without text is KB005, and nothing of its batch is staged."""
+@pytest.mark.parametrize("text", ["", " ", "\n\t", "\u00a0", "\u3000"])
+def test_blank_chunk_is_rejected(shared: Database, org: str, text: str) -> None:
+    """A chunk without text is rejected, and the rest is published; with nothing else, nothing."""
+    backend = shared.connect("app_backend")
+    with as_context(backend, org):
+        version = begin(backend, "d", ["good", "bad"])
+        verdicts = [row["verdict"] for row in stage(backend, version, ["good", text])]
+        embed(backend, version, ["good"], [0])
+        report = finalize(backend, version)
+    assert verdicts == ["admitted", "rejected"]
+    assert (report["chunks"], report["rejected"], report["embedded"]) == (2, 1, 1)
+    with as_context(backend, org):
+        version = begin(backend, "e", [text])
+        stage(backend, version, [text])
+    with pytest.raises(psycopg.Error) as refused, as_context(backend, org):
+        finalize(backend, version)
+    assert refused.value.sqlstate == "KB005"
+
+
+def test_chunk_without_body_is_refused(shared: Database, org: str) -> None:
+    """KB005, and nothing of its batch is staged."""
     backend, root = shared.connect("app_backend"), shared.superuser()
     with as_context(backend, org):
         version = begin(backend, "d", ["good", "bad"])
     before = everything(root)
     with pytest.raises(psycopg.Error) as refused, as_context(backend, org):
-        stage(backend, version, ["good", text])
+        stage(backend, version, ["good", None])  # type: ignore[list-item]
     assert refused.value.sqlstate == "KB005"
     assert everything(root) == before
 

@@ -16,6 +16,11 @@ CALLS = {
     " '{0}', array[%(vector)s]::extensions.vector[])",
     "finalize_version": "select * from knowledge.finalize_version(%(id)s, %(lease)s)",
     "finalize_version too": "select * from knowledge.finalize_version(%(id)s, %(lease)s, true)",
+    "stage_unchanged": "select knowledge.stage_unchanged(%(id)s, %(lease)s, '{}', '{}')",
+    "renew_lease": "select knowledge.renew_lease(%(id)s, %(lease)s)",
+    "release_version": "select knowledge.release_version(%(id)s, %(lease)s, 'x')",
+    "release_chunk": "select * from knowledge.release_chunk(%(id)s)",
+    "reject_chunk": "select * from knowledge.reject_chunk(%(id)s)",
     "abort_version": "select knowledge.abort_version(%(id)s)",
 }
 NOBODYS = "00000000-0000-7000-8000-000000000000"
@@ -69,7 +74,9 @@ def test_every_function_with_an_id_is_tested(world: Database) -> None:
         "select distinct proname as name from pg_proc"
         " where pronamespace = 'knowledge'::regnamespace and 'uuid'::regtype = any (proargtypes)",
     )
-    tested = {name.split()[0] for name in CALLS} | {"list_sources"}
+    tested = {name.split()[0] for name in CALLS} | {"list_sources", "list_quarantine"}
+    # Of a claim, which is nobody's but its worker's: tests/ingest/test_embedding_queue.py.
+    tested |= {"complete_embeddings", "fail_embeddings"}
     assert {row["name"] for row in functions} == tested
 
 

@@ -39,7 +39,7 @@ HOSTILE = {
     "tsquery": "a & !b | c:*A <-> d",
     "right quotes": "’ʼ＇ or true",
     "emoji": "🦉 naïve ﷽ 漢字",
-    "joiners": "a\u200d\u202eb",
+    "joiners": "a\u200db\u200e",
     "parent": "../../etc/passwd",
 }
 SENSIBLE = {"KB004", "KB005", "KB006", "KB007"}

@@ -9,10 +9,11 @@ import psycopg
 
 # Each query returns what breaks the rule that names it. {org}: a condition on the column org_id.
 RULES: dict[str, str] = {
-    "ordinals are 0 to n - 1 in every document": """
-        select org_id, document_id, count(*), min(ordinal), max(ordinal)
-        from knowledge.positions where {org} group by org_id, document_id
-        having min(ordinal) <> 0 or max(ordinal) <> count(*) - 1""",
+    "no two chunks, live or quarantined, have one place in a document": """
+        select org_id, document_id, ordinal, count(*) from (
+            select org_id, document_id, ordinal from knowledge.positions
+            union all select org_id, document_id, ordinal from knowledge.quarantine) as p
+        where {org} group by org_id, document_id, ordinal having count(*) > 1""",
     "each chunk has exactly one position, of its document and compartment": """
         select org_id, chunk_id, c.document_id, p.document_id, c.compartment_id, p.compartment_id
         from knowledge.chunks as c full join knowledge.positions as p using (org_id, chunk_id)
@@ -66,13 +67,36 @@ RULES: dict[str, str] = {
         having array_remove(array[d.live_version], null)
                 <> coalesce(array_agg(v.version_id) filter (where v.state = 'live'), '{{}}')
             or count(*) filter (where v.state = 'ingesting') > 1""",
-    "a live version has chunk_count chunks, any other none": """
-        select org_id, document_id, v.chunk_count, count(c.chunk_id)
-        from knowledge.documents as d left join knowledge.chunks as c using (org_id, document_id)
-        left join (select org_id, version_id as live_version, chunk_count from knowledge.versions)
-            as v using (org_id, live_version)
-        where {org} group by org_id, document_id, v.chunk_count
-        having count(c.chunk_id) <> coalesce(v.chunk_count, 0)""",
+    "the chunks of a live version are live, quarantined or rejected; another version has none": """
+        select org_id, document_id, v.chunk_count, v.report, n.live, n.held
+        from knowledge.documents as d
+        left join (select org_id, version_id as live_version, chunk_count, report
+            from knowledge.versions) as v using (org_id, live_version)
+        cross join lateral (select
+            (select count(*) from knowledge.chunks as c
+                where c.org_id = d.org_id and c.document_id = d.document_id) as live,
+            (select count(*) from knowledge.positions as p
+                where p.org_id = d.org_id and p.document_id = d.document_id
+                and p.ordinal < v.chunk_count) as placed,
+            (select count(*) from knowledge.quarantine as q
+                where q.org_id = d.org_id and q.document_id = d.document_id
+                and q.ordinal < v.chunk_count and q.version_id = d.live_version) as held,
+            (select count(*) from knowledge.quarantine as q
+                where q.org_id = d.org_id and q.document_id = d.document_id) as all_held) as n
+        where {org} and (n.live, n.held, n.all_held) is distinct from (
+            coalesce(v.chunk_count - (v.report ->> 'rejected')::integer
+                - (v.report ->> 'quarantined')::integer, 0),
+            coalesce((v.report ->> 'quarantined')::integer, 0), n.held)
+            or v.chunk_count is not null and n.live <> n.placed""",
+    "a job in the queue of embeddings is for a chunk of its document": """
+        select org_id, j.chunk_id, j.document_id, c.document_id
+        from knowledge_private.embedding_jobs as j left join knowledge.chunks as c
+            using (org_id, chunk_id)
+        where {org} and j.document_id is distinct from c.document_id""",
+    "an org with jobs in the queue of embeddings has its turn": """
+        select org_id, model_id, count(*) from knowledge_private.embedding_jobs as j
+        left join knowledge_private.embedding_turns as t using (org_id, model_id)
+        where {org} and t.served_at is null group by org_id, model_id""",
     "nothing of an offboarded org is left": """
         select org_id, n.kind, n.things from knowledge.orgs as o cross join lateral (
             select 'document' as kind, count(*) as things
@@ -103,6 +127,16 @@ RULES: dict[str, str] = {
 
 # The same for each table of vectors.
 VECTOR_RULES: dict[str, str] = {
+    "a chunk of a version of the model has a vector, or a job in the queue, and not both": """
+        select org_id, chunk_id, v.embedding is not null as vector, j.due_at as job
+        from knowledge.chunks as c
+        inner join knowledge.documents as d using (org_id, document_id)
+        inner join (select org_id, version_id as live_version, model_id from knowledge.versions)
+            as n using (org_id, live_version)
+        left join {vectors} as v using (org_id, chunk_id)
+        left join knowledge_private.embedding_jobs as j using (org_id, chunk_id, model_id)
+        where {org} and model_id = {model}
+            and (v.embedding is null) <> (j.due_at is not null)""",
     "a vector is in the document and compartment of its chunk": """
         select org_id, chunk_id, v.document_id, c.document_id, v.compartment_id, c.compartment_id
         from {vectors} as v left join knowledge.chunks as c using (org_id, chunk_id)
@@ -129,9 +163,9 @@ def check_invariants(conn: psycopg.Connection[Any], orgs: Sequence[str] | None =
     for model in models:
         for rule, query in VECTOR_RULES.items():
             vectors = f"knowledge.vectors_{model}"
-            checks[f"{rule} ({vectors})"] = query.replace("{vectors}", vectors).replace(
-                "{schema}", schema
-            )
+            for name, value in (("vectors", vectors), ("schema", schema), ("model", str(model))):
+                query = query.replace("{" + name + "}", value)
+            checks[f"{rule} ({vectors})"] = query
     where = "true" if orgs is None else "org_id = any (%(orgs)s)"
     broken = []
     for rule, query in checks.items():

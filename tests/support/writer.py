@@ -30,7 +30,13 @@ OLD = document("ant bee cat dog elk")
 # Edited, kept, edited, edited, edited, added: three batches, and each needs the embedder.
 NEW = document("ape bee cow doe eel fox")
 # What ingesting NEW over OLD does, call by call.
-STEPS = ["begin_version", *["stage_chunks", "store_embeddings"] * 3, "finalize_version", "done"]
+STEPS = [
+    "begin_version",
+    "stage_unchanged",
+    *["stage_chunks", "store_embeddings"] * 3,
+    "finalize_version",
+    "done",
+]
 
 
 class Stepwise(Knowledge):

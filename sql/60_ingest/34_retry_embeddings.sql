@@ -1,0 +1,33 @@
+create function knowledge.retry_embeddings()
+returns bigint
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+    revived bigint;
+begin
+    update knowledge_private.embedding_jobs as j
+    set dead = false, attempts = 0, claim = null, due_at = knowledge_private.clock()
+    where
+        j.org_id = asking.org_id and j.dead
+        and exists (
+            select from knowledge.documents as d
+            where
+                d.org_id = j.org_id and d.document_id = j.document_id
+                and d.org_scope is not distinct from asking.org_scope
+        );
+    get diagnostics revived = row_count;
+    if revived > 0 then
+        perform pg_notify('knowledge_embeddings', '');
+    end if;
+    return revived;
+end
+$$;
+
+comment on function knowledge.retry_embeddings() is
+'Puts the dead letters of the context''s org and exact scope back into the queue, due at once and with no failures counted;
+returns how many.';
+revoke all on function knowledge.retry_embeddings() from public;
+grant execute on function knowledge.retry_embeddings() to knowledge_writer;
