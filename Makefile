@@ -8,7 +8,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python
 .PHONY: help demo test test-soak bench-search bench-ingest lint format build install clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.demo ## Start a server, ingest and search; DOCS=folder takes your own documents
 	$(BIN)/pg-knowledge demo $(if $(DOCS),--docs "$(DOCS)")
