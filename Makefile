@@ -5,10 +5,10 @@ BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-soak bench-search lint format build install clean
+.PHONY: help demo test test-soak bench-search bench-ingest lint format build install clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.demo ## Start a server, ingest and search; DOCS=folder takes your own documents
 	$(BIN)/pg-knowledge demo $(if $(DOCS),--docs "$(DOCS)")
@@ -21,6 +21,9 @@ test-soak: .venv/.test ## Run the tests that take minutes
 
 bench-search: .venv/.bench ## Measure search against its peers; ARGS="--rows 20000 --only shares" for less
 	$(BIN)/python tests/bench/search.py $(ARGS)
+
+bench-ingest: .venv/.bench ## Measure ingest against its peers; ARGS="--rows 2000 --only reingest" for less
+	$(BIN)/python tests/bench/ingest.py $(ARGS)
 
 lint: .venv/.lint ## Check the Python, the SQL, and that migrations/ is what sql/ builds
 	$(BIN)/ruff check

@@ -217,3 +217,43 @@ def load(
 def chunk_number(chunk_id: object) -> int:
     """The row of a corpus that a chunk_id stands for."""
     return int(str(chunk_id)[-12:], 16)
+
+
+class Prose:
+    """Text of made-up words, as unequally frequent as those of a language: headings, paragraphs."""
+
+    def __init__(self, seed: int, words: int = 20_000) -> None:
+        self.rng = np.random.default_rng(seed)
+        syllables = np.array([c + v for c in "bdfgklmnprstvwz" for v in "aeiou"], dtype=object)
+        found: dict[str, None] = {}
+        while len(found) < words:  # the frequent ones are short
+            size = 1 + int(self.rng.integers(0, 1 + len(found) // 40 if len(found) < 160 else 5))
+            found["".join(self.rng.choice(syllables, size))] = None
+        self.words = np.array(list(found), dtype=object)
+        weights = 1 / (np.arange(words) + 2.7)
+        self.below = np.cumsum(weights / weights.sum())
+
+    def draw(self, count: int) -> list[str]:
+        places = np.searchsorted(self.below, self.rng.random(count))
+        found: list[str] = self.words[np.minimum(places, len(self.words) - 1)].tolist()
+        return found
+
+    def paragraph(self) -> str:
+        """Sentences of 8 to 20 words, 20 to 120 words in all: about 400 characters."""
+        drawn = self.draw(int(self.rng.integers(20, 121)))
+        sentences, first = [], 0
+        for length in self.rng.integers(8, 21, 15).tolist():
+            if part := drawn[first : first + length]:
+                sentences.append(" ".join(part).capitalize() + ".")
+            first += length
+        return " ".join(sentences)
+
+    def text(self, characters: int) -> str:
+        """Markdown of about so many characters: sections of 2 to 12 paragraphs."""
+        found, size = [f"# {' '.join(self.draw(3)).capitalize()}"], 0
+        while size < characters:
+            found.append(f"## {' '.join(self.draw(3)).capitalize()}")
+            paragraphs = [self.paragraph() for _ in range(int(self.rng.integers(2, 13)))]
+            found += paragraphs
+            size += sum(map(len, paragraphs))
+        return "\n\n".join(found) + "\n"
