@@ -43,6 +43,7 @@ __all__ = [
     "Token",
     "chunk_text",
     "installed_version",
+    "locate",
     "migrate",
     "render_context",
 ]
