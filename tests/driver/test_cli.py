@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 import pg_knowledge
-from pg_knowledge import cli
+from pg_knowledge import Knowledge, cli
 from pg_knowledge.files import Document
 from support import Database
 from support.documents import docx, locked, paragraph, pdf
@@ -236,7 +236,11 @@ h.txt          published       1         1       0          0
 
 
 def test_folder_again(
-    run: Callable[..., Any], library: Path, org: str, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Any],
+    library: Path,
+    org: str,
+    kb: Knowledge,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only what has no live version of these bytes, for this model and audience, is converted."""
     converted: list[str] = []
@@ -270,7 +274,18 @@ def test_folder_again(
         assert (ingest(), converted) == (["d.html"], ["d.html"])
         assert (ingest(), converted) == ([], [])
     # Other arguments; back to these.
-    assert (ingest("--language", "german"), converted) == (every, every)
+    kb.define_tag("hr")
+    kb.define_audience("staff", ["hr"])
+    hr = ("--grant", "hr")
+    for more in (
+        ("--language", "german"),
+        ("--visibility", "draft"),
+        (*hr, "--audience", "staff"),
+        (*hr, "--audience", "everyone"),
+        ("--audience", "everyone", "--scope", "eu"),
+    ):
+        assert (ingest(*more), converted) == (every, every)
+        assert (ingest(*more), converted) == ([], [])
     assert (ingest(embedder="none"), converted) == (every, every)
     assert (ingest(), converted) == (every, every)
     assert (ingest(), converted) == ([], [])

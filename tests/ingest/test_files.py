@@ -147,11 +147,11 @@ def test_docx() -> None:
 
 def test_locate() -> None:
     """From a mark to the next; ranges of one kind only; no mark, no locator."""
-    spans = [(0, 5), (5, 10), (10, 20), (20, 21), (30, 40), (40, 50)]
+    spans = [(0, 5), (5, 10), (10, 20), (19, 21), (30, 40), (40, 50)]
     chunks = [Chunk(n, "", "x", *span, 1, "own") for n, span in enumerate(spans)]
     marks = [(5, "page 1"), (10, "page 2"), (19, "page 4"), (20, "#a"), (35, "#b")]
     assert [chunk.locator for chunk in locate(chunks, marks)] == [
-        "own", "page 1", "pages 2-4", "#a", "#a", "#b",
+        "own", "page 1", "pages 2-4", "page 4", "#a", "#b",
     ]  # fmt: skip
     assert locate(chunks, ()) == chunks
 
