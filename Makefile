@@ -61,7 +61,7 @@ clean: ## Remove .venv, dist and caches
 	@touch $@
 
 .venv/.demo: pyproject.toml | .venv/bin/python
-	$(PIP) -e '.[local,server]'
+	$(PIP) -e '.[files,local,server]'
 	@touch $@
 
 .venv/.test: pyproject.toml | .venv/bin/python

@@ -315,7 +315,7 @@ def _live(arguments: argparse.Namespace, knowledge: Knowledge, source_id: str) -
     same = (
         live.org_scope == arguments.scope
         and arguments.visibility in (None, live.visibility)
-        and arguments.language in (None, live.language)
+        and arguments.language in (None, live.language, live.language.removeprefix("pg_catalog."))
         and (arguments.audience is None or set(arguments.audience) == set(live.audience))
     )
     return live if same else None

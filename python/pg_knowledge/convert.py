@@ -229,9 +229,7 @@ _LANGUAGE = re.compile(r"^(?:language|lang|highlight|brush)-([\w+#.]+)$")
 
 
 def _html(data: bytes) -> Converted:
-    from bs4 import BeautifulSoup
-
-    soup = BeautifulSoup(_clean(_decoded(data)), "lxml")
+    soup = _parsed(_decoded(data))
     for element in soup.select(_DROPPED):
         if not element.decomposed:
             element.decompose()
@@ -250,7 +248,6 @@ def _html(data: bytes) -> Converted:
 
 def _docx(data: bytes) -> Converted:
     import mammoth
-    from bs4 import BeautifulSoup
 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -272,7 +269,7 @@ def _docx(data: bytes) -> Converted:
         raise
     except Exception as error:
         raise Unreadable(f"a broken DOCX: {error}") from error
-    soup = BeautifulSoup(_clean(result.value), "lxml")
+    soup = _parsed(result.value)
     number = 0
 
     def locator(element: Any) -> str | None:
@@ -284,6 +281,21 @@ def _docx(data: bytes) -> Converted:
         return f"paragraph {number}" if paragraph else None
 
     return _markdown(soup.body or soup, locator, None)
+
+
+def _parsed(html: str) -> Any:
+    """The tree of a page, clean of what ``_clean`` drops, however it was written: &shy; too."""
+    from bs4 import BeautifulSoup, NavigableString, Tag
+
+    soup = BeautifulSoup(_clean(html), "lxml")
+    for node in list(soup.descendants):
+        if isinstance(node, Tag):
+            for name, value in node.attrs.items():
+                clean = _clean(value) if isinstance(value, str) else [_clean(v) for v in value]
+                node.attrs[name] = clean
+        elif type(node) is NavigableString and (words := _clean(node)) != node:
+            node.replace_with(NavigableString(words))
+    return soup
 
 
 def _decoded(data: bytes) -> str:

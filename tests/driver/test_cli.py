@@ -16,8 +16,10 @@ import psycopg
 import pytest
 
 import pg_knowledge
-from pg_knowledge import cli
+from pg_knowledge import Knowledge, cli
+from pg_knowledge.files import Document
 from support import Database
+from support.documents import docx, locked, paragraph, pdf
 from support.server import INSTALLER
 
 TOY = "support.embedder:ToyEmbedder"
@@ -124,11 +126,12 @@ def test_whole_job(run: Callable[..., Any], folder: Path, org: str) -> None:
     ingest = ("ingest", str(folder), *who, "--embedder", TOY, "--audience", "everyone")
     code, out, err = run(*ingest)
     assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        "leave.md: 1 chunks (1 embedded, 0 reused, 0 unchanged)",
-        "sub/travel.txt: 1 chunks (1 embedded, 0 reused, 0 unchanged)",
-        "2 of 2 files are live",
+    assert [line.split() for line in out.splitlines()[:-1]] == [
+        ["file", "outcome", "chunks", "embedded", "reused", "unchanged", "error"],
+        ["leave.md", "published", "1", "1", "0", "0"],
+        ["sub/travel.txt", "published", "1", "1", "0", "0"],
     ]
+    assert out.splitlines()[-1] == "2 of 2 files are live: 2 published, 0 unchanged, 0 failed"
     code, out, _ = run(*ingest, "--json")
     assert code == 0
     assert [(r["source_id"], r["skipped"], r["live"]) for r in lines(out)] == [
@@ -182,8 +185,130 @@ def test_broken_files(run: Callable[..., Any], folder: Path, org: str) -> None:
     assert live == ["leave.md", "sub/travel.txt"]
     code, out, err = run(*ingest)
     assert code == 1
-    assert out.splitlines()[-1] == "2 of 6 files are live"
-    assert "empty.md: failed: " in err
+    assert out.splitlines()[-1] == "2 of 6 files are live: 0 published, 2 unchanged, 4 failed"
+    assert err == ""
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A document of each format, three that are broken, and one too large for --max-mb 0.1."""
+    for name, data in {
+        "a.md": b"# Notes\n\nmarkdown words\n",
+        "b-broken.pdf": pdf([["text"]])[:100],
+        "c.docx": docx(paragraph("Handbook", "Heading1"), paragraph("office words")),
+        "d.html": b"<html><h1 id=top>Guide</h1><p>hypertext words</p></html>",
+        "e-locked.docx": locked(docx(paragraph("secret"))),
+        "f.pdf": pdf([["portable words"]], title="Manual"),
+        "g-huge.txt": b"x" * 100_001,
+        "h.txt": b"plain words\n",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def test_folder(run: Callable[..., Any], library: Path, org: str) -> None:
+    """Every format is published, a bad file stops none after it, and a table tells it all."""
+    who = ("--org", org, "--embedder", TOY)
+    code, out, err = run("ingest", str(library), *who, "--audience", "everyone", "--max-mb", "0.1")
+    assert (code, err) == (1, "")
+    assert (
+        out
+        == """\
+file           outcome    chunks  embedded  reused  unchanged  error
+a.md           published       1         1       0          0
+b-broken.pdf   failed                                          a broken PDF: its end is missing
+c.docx         published       1         1       0          0
+d.html         published       1         1       0          0
+e-locked.docx  failed                                          an encrypted DOCX: it opens with a \
+password only
+f.pdf          published       1         1       0          0
+g-huge.txt     failed                                          too large: 0.1 MB, the limit is \
+0.1 MB
+h.txt          published       1         1       0          0
+5 of 8 files are live: 5 published, 0 unchanged, 3 failed
+"""
+    )
+    titles = [source["title"] for source in lines(run("sources", *who[:2], "--json")[1])]
+    assert titles == ["Notes", "Handbook", "Guide", "Manual", "h"]
+    for word, title in (("office", "Handbook"), ("hypertext", "Guide"), ("portable", "Manual")):
+        search = ("search", word, *who[:2], "--embedder", "none", "--json")
+        assert [hit["title"] for hit in lines(run(*search)[1])] == [title]
+
+
+def test_folder_again(
+    run: Callable[..., Any],
+    library: Path,
+    org: str,
+    kb: Knowledge,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what has no live version of these bytes, for this model and audience, is converted."""
+    converted: list[str] = []
+    convert_file = cli.convert_file
+
+    def counted(path: Path, data: bytes) -> Document:
+        converted.append(path.name)
+        return convert_file(path, data)
+
+    monkeypatch.setattr(cli, "convert_file", counted)
+    for name in ("b-broken.pdf", "e-locked.docx", "g-huge.txt"):
+        (library / name).unlink()
+    every = ["a.md", "c.docx", "d.html", "f.pdf", "h.txt"]
+
+    def ingest(*more: str, embedder: str = TOY) -> list[str]:
+        """The outcomes, after what was converted was."""
+        converted.clear()
+        code, out, err = run(
+            "ingest", str(library), "--org", org, "--embedder", embedder, "--json", *more
+        )
+        assert (code, err) == (0, "")
+        assert all(outcome["live"] for outcome in lines(out))
+        return [outcome["source_id"] for outcome in lines(out) if outcome["outcome"] != "unchanged"]
+
+    assert (ingest("--audience", "everyone"), converted) == (every, every)
+    for more in ((), ("--audience", "everyone")):
+        assert (ingest(*more), converted) == ([], [])
+    # Other bytes with the same text, then another text.
+    for page in (b"<html> <h1>Guide</h1><p>hypertext words</p></html>", b"<html><p>new</p></html>"):
+        (library / "d.html").write_bytes(page)
+        assert (ingest(), converted) == (["d.html"], ["d.html"])
+        assert (ingest(), converted) == ([], [])
+    # Other arguments; back to these.
+    kb.define_tag("hr")
+    kb.define_audience("staff", ["hr"])
+    hr = ("--grant", "hr")
+    for more in (
+        ("--language", "german"),
+        ("--visibility", "draft"),
+        (*hr, "--audience", "staff"),
+        (*hr, "--audience", "everyone"),
+        ("--audience", "everyone", "--scope", "eu"),
+    ):
+        assert (ingest(*more), converted) == (every, every)
+        assert (ingest(*more), converted) == ([], [])
+    assert (ingest(embedder="none"), converted) == (every, every)
+    assert (ingest(), converted) == (every, every)
+    assert (ingest(), converted) == ([], [])
+
+
+def test_an_exception_in_a_converter(
+    run: Callable[..., Any], library: Path, org: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the error of that file; those after it are published."""
+    convert_file = cli.convert_file
+
+    def broken(path: Path, data: bytes) -> Document:
+        if path.name == "c.docx":
+            raise ZeroDivisionError("no such\nnumber")
+        return convert_file(path, data)
+
+    monkeypatch.setattr(cli, "convert_file", broken)
+    ingest = ("ingest", str(library), "--org", org, "--embedder", "none", "--audience", "everyone")
+    code, out, err = run(*ingest)
+    assert (code, err) == (1, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("c.docx")]
+    assert line.split(maxsplit=2) == ["c.docx", "failed", "ZeroDivisionError: no such number"]
+    assert out.splitlines()[-1].startswith("5 of 8 files are live: 5 published, 0 unchanged, 3")
 
 
 def test_broken_files_in_a_process_of_its_own(shared: Database, folder: Path, org: str) -> None:
@@ -286,7 +411,7 @@ def test_wrong_usage(run: Callable[..., Any], arguments: tuple[str, ...]) -> Non
 
 def test_empty_folder(run: Callable[..., Any], tmp_path: Path) -> None:
     code, _, err = run("ingest", str(tmp_path), "--org", "x", "--embedder", "none")
-    assert (code, "no .md or .txt file" in err) == (1, True)
+    assert (code, "no file with text" in err) == (1, True)
 
 
 def test_demo(folder: Path) -> None:
@@ -322,7 +447,7 @@ def test_demo(folder: Path) -> None:
 def test_demo_without_documents(tmp_path: Path) -> None:
     done = command("demo", "--docs", str(tmp_path))
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert "no .md or .txt file" in done.stderr
+    assert "no file with text" in done.stderr
 
 
 def test_two_files_of_one_name(run: Callable[..., Any], folder: Path, org: str) -> None:
