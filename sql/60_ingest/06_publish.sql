@@ -12,7 +12,9 @@ as $$
         select
             s.ordinal,
             l.chunk_id as live_id,
-            coalesce(s.words, l.words) as words,
+            coalesce(
+                s.words, l.words, max(l.words) over (partition by coalesce(s.content_hash, l.content_hash))
+            ) as words,
             case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id
         from (
             select
@@ -68,7 +70,8 @@ comment on function knowledge_private.count_chunks(text, uuid, integer, integer)
 revoke all on function knowledge_private.count_chunks(text, uuid, integer, integer) from public;
 
 create function knowledge_private.publish_vectors(
-    version knowledge.versions, compartment_id integer, chunk_ids uuid[], out embedded integer, out reused integer
+    version knowledge.versions, compartment_id integer, chunk_ids uuid[], kept boolean[],
+    out embedded integer, out reused integer
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -76,27 +79,33 @@ as $$
 declare
     insertion constant text :=
         'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) '
-        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding '
-        'from knowledge_private.staged_chunks as s cross join %s '
-        'where s.org_id = $1 and s.version_id = $2 and s.verdict = ''admitted'' order by s.ordinal on conflict do nothing';
+        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding from (%s) as s cross join %s '
+        'order by s.ordinal on conflict do nothing';
+    admitted constant text :=
+        'select c.org_id, c.ordinal, c.content_hash from knowledge_private.staged_chunks as c '
+        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted''';
     stored constant text :=
         'lateral (select e.embedding from knowledge_private.staged_vectors as e '
-        'where e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal offset 0) as r';
+        'where e.org_id = $1 and e.version_id = $2 and e.ordinal = s.ordinal offset 0) as r';
+    copies constant text :=
+        ' union all select $1, u.ordinal, u.content_hash from knowledge_private.staged($6) as u '
+        'where not u.with_text and not $7[u.ordinal + 1]';
     vectors text := knowledge_private.vector_table(version.model_id);
 begin
-    execute format(insertion, vectors, stored)
+    execute format(insertion, vectors, admitted, stored)
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
     get diagnostics embedded = row_count;
-    execute format(insertion, vectors, knowledge_private.reusable(version.model_id))
-    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
+    execute format(insertion, vectors, admitted || copies, knowledge_private.reusable(version.model_id))
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id, version,
+        publish_vectors.kept;
     get diagnostics reused = row_count;
 end
 $$;
 
-comment on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[]) is
+comment on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[], boolean[]) is
 'Gives the chunks of a version, which are in chunks already, the vectors that were staged for them, and the others that
 have none those of chunks with the same text. Returns how many of each; a chunk that has a vector keeps it.';
-revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[]) from public;
+revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[], boolean[]) from public;
 
 create function knowledge_private.queue_embeddings(version knowledge.versions)
 returns integer
@@ -326,7 +335,7 @@ begin
     if version.model_id is not null then
         -- Before the chunks that are gone go: one of them may have the vector.
         select v.embedded, v.reused into embedded, reused
-        from knowledge_private.publish_vectors(version, publish.compartment_id, chunk_ids) as v;
+        from knowledge_private.publish_vectors(version, publish.compartment_id, chunk_ids, is_kept) as v;
     end if;
 
     foreach chunk in array pair.gone loop

@@ -27,8 +27,8 @@ import psycopg
 
 from pg_knowledge import Chunk, Context, Knowledge
 from pg_knowledge.chunking import chunk_text
-from pg_knowledge.client import embedded_text
 from pg_knowledge.embedded import EmbeddedServer
+from pg_knowledge.staging import embedded_text
 from search import HERE, SERVER, database, promote, say, setting
 from support import Database, LocalServer, wait_until
 from support.knowledge import vector_text
@@ -85,7 +85,7 @@ class Load:
 
     @property
     def texts(self) -> list[str]:
-        return [embedded_text(chunk) for chunk in self.chunks]
+        return [embedded_text(chunk.heading, chunk.body) for chunk in self.chunks]
 
     def parts(self) -> Iterator[tuple[Document, made.Array]]:
         first = 0
@@ -465,7 +465,7 @@ def copy_by_hand(
                     chunk.heading,
                     chunk.body,
                     chunk.tokens,
-                    hashlib.sha256(embedded_text(chunk).encode()).digest(),
+                    hashlib.sha256(embedded_text(chunk.heading, chunk.body).encode()).digest(),
                     chunk.char_start,
                     chunk.char_end,
                     vector_text(vector),

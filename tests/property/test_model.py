@@ -336,7 +336,8 @@ class Knowledge(RuleBasedStateMachine):
                 (answer,) = stage(conn, pending.version, [pending.bodies[i]], first=i)
                 pending.staged.setdefault(i, False)
                 needed = i in org.unembedded(pending)
-                assert answer == {"ordinal": i, "needs_embedding": needed}
+                verdict = {"verdict": "admitted", "reason": None}
+                assert answer == {"ordinal": i, "needs_embedding": needed, **verdict}
             missing = org.unembedded(pending)
             if vectors and missing:
                 embed(conn, pending.version, pending.bodies, missing)

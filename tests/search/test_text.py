@@ -427,6 +427,7 @@ def test_a_long_text_without_spaces_is_read_in_time(conn: psycopg.Connection[Any
     """As long as a chunk may be, of letters whose number of bytes is not one."""
     conn.execute("set statement_timeout = '5s'")
     with as_context(conn, "acme"):
+        conn.execute("select knowledge.define_admission_rule('too_long', 'admitted')")
         publish(conn, "doc", ["北京大学" * 25_000, "北a" * 20_000])
         assert found(conn, "京大") == {"doc"}
 
