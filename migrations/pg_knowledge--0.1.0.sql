@@ -1589,8 +1589,14 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select to_tsvector('pg_catalog.simple'::regconfig, coalesce(string_agg(m[1], ' '), ''))
-    from regexp_matches(normalize(value, nfc), format('[%1$s]([%1$s])(?![%1$s])', knowledge_private.cjk()), 'g') as m
+    select case
+        when value !~ '[^\u0001-\u007f]' then ''
+        else (
+            select to_tsvector('pg_catalog.simple'::regconfig, coalesce(string_agg(m[1], ' '), ''))
+            from regexp_matches(
+                normalize(value, nfc), format('[%1$s]([%1$s])(?![%1$s])', knowledge_private.cjk()), 'g') as m
+        )
+    end
 $$;
 
 comment on function knowledge_private.last_letters(text) is
@@ -1935,6 +1941,30 @@ $$;
 comment on function knowledge_private.vector_table(integer) is 'The qualified name of a model''s table of vectors.';
 revoke all on function knowledge_private.vector_table(integer) from public;
 
+create function knowledge_private.missing_vectors(version knowledge.versions)
+returns integer
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    missing integer;
+begin
+    -- Counted one by one: a chunk has at most one vector, and what the planner would join by it does not know.
+    execute format(
+        'select (select count(*) from knowledge.positions as p where p.org_id = $1 and p.document_id = $2)::integer '
+        '- (select count(*) from %s as v where v.org_id = $1 and v.document_id = $2)::integer',
+        knowledge_private.vector_table(version.model_id))
+    into missing
+    using version.org_id, version.document_id;
+    return missing;
+end
+$$;
+
+comment on function knowledge_private.missing_vectors(knowledge.versions) is
+'How many live chunks of a version''s document have no vector of the version''s model.';
+revoke all on function knowledge_private.missing_vectors(knowledge.versions) from public;
+
 create function knowledge_private.reusable(model_id integer)
 returns text
 language sql
@@ -2135,8 +2165,6 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    missing boolean := false;
 begin
     if live.content_hash <> wanted.content_hash
         or live.chunk_count <> wanted.chunk_count
@@ -2156,17 +2184,7 @@ begin
     then
         return false;
     end if;
-    if live.model_id is not null and not allow_unembedded then
-        execute format(
-            'select exists ('
-            'select from knowledge.positions as p '
-            'left join %s as v on v.org_id = p.org_id and v.chunk_id = p.chunk_id '
-            'where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null)',
-            knowledge_private.vector_table(live.model_id))
-        into missing
-        using document.org_id, document.document_id;
-    end if;
-    return not missing;
+    return live.model_id is null or allow_unembedded or knowledge_private.missing_vectors(live) = 0;
 end
 $$;
 
@@ -2437,35 +2455,29 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    vectors text := knowledge_private.vector_table(version.model_id);
-    queued integer;
+    without_vector constant text := 'not exists ('
+        'select from %s as v where v.org_id = $1 and v.chunk_id = j.chunk_id offset 0)';
+    missing constant integer := knowledge_private.missing_vectors(version);
 begin
     execute format(
-        'delete from knowledge_private.embedding_jobs as j using %s as v '
-        'where j.org_id = $1 and j.document_id = $2 and j.model_id = $3 '
-        'and v.org_id = $1 and v.document_id = $2 and v.chunk_id = j.chunk_id', vectors)
+        'delete from knowledge_private.embedding_jobs as j '
+        'where j.org_id = $1 and j.document_id = $2 and j.model_id = $3 and not ' || without_vector,
+        knowledge_private.vector_table(version.model_id))
     using version.org_id, version.document_id, version.model_id;
-    execute format(
-        'select count(*) filter (where v.chunk_id is null)::integer from knowledge.positions as p '
-        'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
-        'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2', vectors)
-    into queued
-    using version.org_id, version.document_id;
-    if queued > 0 then
+    if missing > 0 then
         execute format(
             'insert into knowledge_private.embedding_jobs (org_id, model_id, chunk_id, document_id, due_at, queued_at) '
-            'select $1, $3, p.chunk_id, $2, knowledge_private.clock(), knowledge_private.clock() '
-            'from knowledge.positions as p '
-            'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
-            'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null '
-            'order by p.ordinal on conflict do nothing', vectors)
-        using version.org_id, version.document_id, version.model_id;
+            'select $1, $3, j.chunk_id, $2, $4, $4 from knowledge.positions as j '
+            'where j.org_id = $1 and j.document_id = $2 and ' || without_vector
+            || ' order by j.ordinal on conflict do nothing',
+            knowledge_private.vector_table(version.model_id))
+        using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
         insert into knowledge_private.embedding_turns (org_id, model_id)
         values (version.org_id, version.model_id)
         on conflict do nothing;
         perform pg_notify('knowledge_embeddings', '');
     end if;
-    return queued;
+    return missing;
 end
 $$;
 
@@ -2720,12 +2732,13 @@ comment on function knowledge_private.suspicion(text) is
 'One pattern and one length for all rules of an org: what has neither matches none of them.';
 revoke all on function knowledge_private.suspicion(text) from public;
 
-create function knowledge_private.judge(org_id text, heading text, body text, out verdict text, out reason text)
+create function knowledge_private.judge(org_id text, heading text, body text)
+returns text[]
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select r.verdict, r.rule || ': ' || r.reason
+    select array[r.verdict, r.rule || ': ' || r.reason]
     from knowledge_private.admission_rules(judge.org_id) as r
     where (heading || E'\n' || body) ~* r.pattern or length(body) > r.longest
     order by r.verdict desc, r.rule
@@ -2733,7 +2746,7 @@ as $$
 $$;
 
 comment on function knowledge_private.judge(text, text, text) is
-'The severest verdict of the rules of an org on a text, with the rule and its reason; null when none of them matches.';
+'[verdict, reason]: the severest verdict of the rules of an org on a text; null when none of them matches.';
 revoke all on function knowledge_private.judge(text, text, text) from public;
 
 create function knowledge_private.decide(chunk_id uuid, verdict text, reason text)
@@ -3221,12 +3234,15 @@ begin
     ) as h
     left join knowledge_private.reviews as r
         on r.org_id = version.org_id and r.document_id = version.document_id and r.content_hash = h.content_hash
-    left join lateral (
-        select j.* from knowledge_private.judge(version.org_id, h.heading, c.body) as j
-        where
-            r.verdict is null
-            and ((h.heading || E'\n' || c.body) ~* suspicion.pattern or length(c.body) > suspicion.longest)
-    ) as j on true
+    cross join lateral (
+        select case
+            when
+                r.verdict is null
+                and ((h.heading || E'\n' || c.body) ~* suspicion.pattern or length(c.body) > suspicion.longest)
+                then knowledge_private.judge(version.org_id, h.heading, c.body)
+        end as ruling
+        offset 0
+    ) as j
     cross join lateral (
         select o.verdict, o.reason
         from (
@@ -3234,7 +3250,7 @@ begin
             (1, case when knowledge_private.is_blank(c.body) then 'rejected' end, 'it is blank'),
             (2, r.verdict, r.reason),
             (3, nullif(c.verdict, 'admitted'), coalesce(c.reason, 'its writer says so')),
-            (4, j.verdict, j.reason),
+            (4, j.ruling[1], j.ruling[2]),
             (5, 'admitted', null)
         ) as o (place, verdict, reason)
         where o.verdict is not null
@@ -3295,6 +3311,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_unchanged.version_id, stage_unchanged.lease);
+    -- As salted_hash does, without a call for each.
+    salt constant bytea := convert_to(length(version.org_id) || ':' || version.org_id, 'UTF8');
     many constant integer := cardinality(ordinals);
     unknown integer[];
 begin
@@ -3311,7 +3329,7 @@ begin
     end if;
     perform knowledge_private.unstage(version, ordinals);
     with asked as (
-        select a.*, knowledge_private.salted_hash(version.org_id, a.hash) as content_hash
+        select a.*, sha256(salt || a.hash) as content_hash
         from unnest(ordinals, hashes, char_starts, char_ends, locators)
             as a (ordinal, hash, char_start, char_end, locator)
     ),
@@ -6194,4 +6212,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '8e336f25e6724e3ed8ff868384e1d839a42ca82b535e7859bc19ffa45a4f1395', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '5fdcb0648d073ccbef0f249d842dea7f556e2db973bb9538db7da1a482218206', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -155,8 +155,14 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select to_tsvector('pg_catalog.simple'::regconfig, coalesce(string_agg(m[1], ' '), ''))
-    from regexp_matches(normalize(value, nfc), format('[%1$s]([%1$s])(?![%1$s])', knowledge_private.cjk()), 'g') as m
+    select case
+        when value !~ '[^\u0001-\u007f]' then ''
+        else (
+            select to_tsvector('pg_catalog.simple'::regconfig, coalesce(string_agg(m[1], ' '), ''))
+            from regexp_matches(
+                normalize(value, nfc), format('[%1$s]([%1$s])(?![%1$s])', knowledge_private.cjk()), 'g') as m
+        )
+    end
 $$;
 
 comment on function knowledge_private.last_letters(text) is

@@ -123,6 +123,30 @@ $$;
 comment on function knowledge_private.vector_table(integer) is 'The qualified name of a model''s table of vectors.';
 revoke all on function knowledge_private.vector_table(integer) from public;
 
+create function knowledge_private.missing_vectors(version knowledge.versions)
+returns integer
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    missing integer;
+begin
+    -- Counted one by one: a chunk has at most one vector, and what the planner would join by it does not know.
+    execute format(
+        'select (select count(*) from knowledge.positions as p where p.org_id = $1 and p.document_id = $2)::integer '
+        '- (select count(*) from %s as v where v.org_id = $1 and v.document_id = $2)::integer',
+        knowledge_private.vector_table(version.model_id))
+    into missing
+    using version.org_id, version.document_id;
+    return missing;
+end
+$$;
+
+comment on function knowledge_private.missing_vectors(knowledge.versions) is
+'How many live chunks of a version''s document have no vector of the version''s model.';
+revoke all on function knowledge_private.missing_vectors(knowledge.versions) from public;
+
 create function knowledge_private.reusable(model_id integer)
 returns text
 language sql

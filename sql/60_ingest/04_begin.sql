@@ -65,8 +65,6 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    missing boolean := false;
 begin
     if live.content_hash <> wanted.content_hash
         or live.chunk_count <> wanted.chunk_count
@@ -86,17 +84,7 @@ begin
     then
         return false;
     end if;
-    if live.model_id is not null and not allow_unembedded then
-        execute format(
-            'select exists ('
-            'select from knowledge.positions as p '
-            'left join %s as v on v.org_id = p.org_id and v.chunk_id = p.chunk_id '
-            'where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null)',
-            knowledge_private.vector_table(live.model_id))
-        into missing
-        using document.org_id, document.document_id;
-    end if;
-    return not missing;
+    return live.model_id is null or allow_unembedded or knowledge_private.missing_vectors(live) = 0;
 end
 $$;
 

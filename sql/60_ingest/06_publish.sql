@@ -113,35 +113,29 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    vectors text := knowledge_private.vector_table(version.model_id);
-    queued integer;
+    without_vector constant text := 'not exists ('
+        'select from %s as v where v.org_id = $1 and v.chunk_id = j.chunk_id offset 0)';
+    missing constant integer := knowledge_private.missing_vectors(version);
 begin
     execute format(
-        'delete from knowledge_private.embedding_jobs as j using %s as v '
-        'where j.org_id = $1 and j.document_id = $2 and j.model_id = $3 '
-        'and v.org_id = $1 and v.document_id = $2 and v.chunk_id = j.chunk_id', vectors)
+        'delete from knowledge_private.embedding_jobs as j '
+        'where j.org_id = $1 and j.document_id = $2 and j.model_id = $3 and not ' || without_vector,
+        knowledge_private.vector_table(version.model_id))
     using version.org_id, version.document_id, version.model_id;
-    execute format(
-        'select count(*) filter (where v.chunk_id is null)::integer from knowledge.positions as p '
-        'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
-        'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2', vectors)
-    into queued
-    using version.org_id, version.document_id;
-    if queued > 0 then
+    if missing > 0 then
         execute format(
             'insert into knowledge_private.embedding_jobs (org_id, model_id, chunk_id, document_id, due_at, queued_at) '
-            'select $1, $3, p.chunk_id, $2, knowledge_private.clock(), knowledge_private.clock() '
-            'from knowledge.positions as p '
-            'left join (select w.chunk_id from %s as w where w.org_id = $1 and w.document_id = $2) as v '
-            'on v.chunk_id = p.chunk_id where p.org_id = $1 and p.document_id = $2 and v.chunk_id is null '
-            'order by p.ordinal on conflict do nothing', vectors)
-        using version.org_id, version.document_id, version.model_id;
+            'select $1, $3, j.chunk_id, $2, $4, $4 from knowledge.positions as j '
+            'where j.org_id = $1 and j.document_id = $2 and ' || without_vector
+            || ' order by j.ordinal on conflict do nothing',
+            knowledge_private.vector_table(version.model_id))
+        using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
         insert into knowledge_private.embedding_turns (org_id, model_id)
         values (version.org_id, version.model_id)
         on conflict do nothing;
         perform pg_notify('knowledge_embeddings', '');
     end if;
-    return queued;
+    return missing;
 end
 $$;
 

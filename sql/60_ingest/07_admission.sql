@@ -37,12 +37,13 @@ comment on function knowledge_private.suspicion(text) is
 'One pattern and one length for all rules of an org: what has neither matches none of them.';
 revoke all on function knowledge_private.suspicion(text) from public;
 
-create function knowledge_private.judge(org_id text, heading text, body text, out verdict text, out reason text)
+create function knowledge_private.judge(org_id text, heading text, body text)
+returns text[]
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select r.verdict, r.rule || ': ' || r.reason
+    select array[r.verdict, r.rule || ': ' || r.reason]
     from knowledge_private.admission_rules(judge.org_id) as r
     where (heading || E'\n' || body) ~* r.pattern or length(body) > r.longest
     order by r.verdict desc, r.rule
@@ -50,7 +51,7 @@ as $$
 $$;
 
 comment on function knowledge_private.judge(text, text, text) is
-'The severest verdict of the rules of an org on a text, with the rule and its reason; null when none of them matches.';
+'[verdict, reason]: the severest verdict of the rules of an org on a text; null when none of them matches.';
 revoke all on function knowledge_private.judge(text, text, text) from public;
 
 create function knowledge_private.decide(chunk_id uuid, verdict text, reason text)

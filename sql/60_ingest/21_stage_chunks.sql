@@ -41,12 +41,15 @@ begin
     ) as h
     left join knowledge_private.reviews as r
         on r.org_id = version.org_id and r.document_id = version.document_id and r.content_hash = h.content_hash
-    left join lateral (
-        select j.* from knowledge_private.judge(version.org_id, h.heading, c.body) as j
-        where
-            r.verdict is null
-            and ((h.heading || E'\n' || c.body) ~* suspicion.pattern or length(c.body) > suspicion.longest)
-    ) as j on true
+    cross join lateral (
+        select case
+            when
+                r.verdict is null
+                and ((h.heading || E'\n' || c.body) ~* suspicion.pattern or length(c.body) > suspicion.longest)
+                then knowledge_private.judge(version.org_id, h.heading, c.body)
+        end as ruling
+        offset 0
+    ) as j
     cross join lateral (
         select o.verdict, o.reason
         from (
@@ -54,7 +57,7 @@ begin
             (1, case when knowledge_private.is_blank(c.body) then 'rejected' end, 'it is blank'),
             (2, r.verdict, r.reason),
             (3, nullif(c.verdict, 'admitted'), coalesce(c.reason, 'its writer says so')),
-            (4, j.verdict, j.reason),
+            (4, j.ruling[1], j.ruling[2]),
             (5, 'admitted', null)
         ) as o (place, verdict, reason)
         where o.verdict is not null
