@@ -24,6 +24,7 @@ from typing import Any
 import corpus as made
 import numpy as np
 import psycopg
+from psycopg_pool import ConnectionPool
 
 from pg_knowledge import Chunk, Context, Knowledge
 from pg_knowledge.chunking import chunk_text
@@ -35,6 +36,8 @@ from support.knowledge import vector_text
 
 SECTIONS = ("peers", "promoted", "reingest", "memory")
 CHUNKS_A_DOCUMENT = 500
+# As many documents at a time as the machine of the README has cores.
+THREADS = 2
 MAX_CHARS = 1300  # makes chunks of 800 characters on average
 ORG = "acme"
 Figures = dict[str, float]
@@ -119,42 +122,58 @@ def long_text(chunks: int, seed: int) -> str:
 
 
 @contextmanager
-def session(db: Database, embedder: Lookup) -> Iterator[Knowledge]:
-    """A knowledge base on a connection of its own; at the end, what it wrote has been counted."""
-    with db.server.connect(db.name, "app_backend") as conn:
-        pid = conn.info.backend_pid
-        yield Knowledge(conn, Context(ORG), embedder=embedder)
-    alive = "select from pg_stat_activity where pid = %s"
+def session(db: Database, embedder: Lookup, threads: int = 1) -> Iterator[Knowledge]:
+    """A knowledge base on connections of its own; at the end, what it wrote has been counted."""
+    with ConnectionPool(
+        db.uri("app_backend"),
+        min_size=threads,
+        max_size=threads,
+        kwargs={"autocommit": True, "application_name": "bench"},
+    ) as pool:
+        yield Knowledge(pool, Context(ORG), embedder=embedder)
+    alive = "select from pg_stat_activity where application_name = 'bench'"
     watch = db.superuser()
-    wait_until(lambda: not watch.execute(alive, (pid,)).fetchall(), timeout=10)
+    wait_until(lambda: not watch.execute(alive).fetchall(), timeout=10)
 
 
 def publish(
-    kb: Knowledge, documents: Sequence[Document], options: Options, ready: bool = True
+    kb: Knowledge,
+    documents: Sequence[Document],
+    options: Options,
+    ready: bool = True,
+    threads: int = 1,
 ) -> tuple[int, float]:
-    """Ingests the documents in turn; how many chunks, and seconds."""
+    """Ingests the documents, threads at a time; how many chunks, and seconds."""
     count, started = 0, time.perf_counter()
-    for d in documents:
-        chunks = d.chunks if ready else None
-        report = kb.ingest(
-            "wiki",
-            d.name,
-            d.text,
-            audience=["everyone"],
-            title=d.name,
-            chunks=chunks,
-            batch_size=options.batch,
-        )
-        assert report.live
-        assert report.complete
-        count += report.chunks
+    given = (
+        {
+            "source_id": d.name,
+            "text": d.text,
+            "title": d.name,
+            "chunks": d.chunks if ready else None,
+        }
+        for d in documents
+    )
+    for outcome in kb.ingest_many(
+        given,
+        threads=threads,
+        source_type="wiki",
+        audience=["everyone"],
+        batch_size=options.batch,
+    ):
+        if outcome.error:
+            raise outcome.error
+        assert outcome.report
+        assert outcome.report.live
+        assert outcome.report.complete
+        count += outcome.report.chunks
     return count, time.perf_counter() - started
 
 
 def ours(server: LocalServer, load: Load, options: Options, ready: bool = True) -> dict[str, Any]:
     with database(server) as (db, _):
-        with session(db, Lookup(load.vectors, load.texts)) as kb:
-            count, seconds = publish(kb, load.documents, options, ready)
+        with session(db, Lookup(load.vectors, load.texts), THREADS) as kb:
+            count, seconds = publish(kb, load.documents, options, ready, THREADS)
             row: dict[str, Any] = rate(count, seconds)
             found = kb.search(load.chunks[-1].body, k=1)
             assert len(found) == 1
