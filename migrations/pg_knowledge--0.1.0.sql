@@ -3268,6 +3268,29 @@ comment on function knowledge_private.asked_words(text, text, jsonb) is
 operators.';
 revoke all on function knowledge_private.asked_words(text, text, jsonb) from public;
 
+create function knowledge_private.stems_begun(language text, beginning text)
+returns setof text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The beginning of a word with each way it might go on: "organi", "organiz" and "organizati" all lead to organization.
+    select l.lexeme
+    from unnest(tsvector_to_array(to_tsvector(language::regconfig, (
+        select string_agg(beginning || substr(e.ending, i.typed + 1), ' ')
+        from unnest(string_to_array(
+            ',e,s,ed,en,er,ing,ion,ation,al,ly,y,ies,ic,ism,ful,ous,ment,ness,ent,ant,ence,ance,ability,ung,heit,keit,lich', ','
+        )) as e (ending)
+        cross join lateral generate_series(0, length(e.ending)) as i (typed)
+        where right(beginning, i.typed) = left(e.ending, i.typed)
+    )))) as l (lexeme)
+    where not starts_with(l.lexeme, beginning)
+$$;
+
+comment on function knowledge_private.stems_begun(text, text) is
+'The stems that words with this beginning may have in a language and that do not begin so themselves: runni, run.';
+revoke all on function knowledge_private.stems_begun(text, text) from public;
+
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models
 language plpgsql
@@ -3581,6 +3604,13 @@ declare
     );
     free text := regexp_replace(parse_query.query, phrase, ' ', 'g');
     words text := regexp_replace(regexp_replace(free, word, ' ', 'g'), stem, ' ', 'g');
+    begun text[] := array(
+        select distinct p.part
+        from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
+        cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
+        -- No lexeme is longer than that.
+        where octet_length(p.part) between 1 and 2046
+    );
     part text[];
     asked tsquery;
 begin
@@ -3609,11 +3639,13 @@ begin
             from unnest(configs) as c
             cross join lateral unnest(knowledge_private.lexemes(c, words)) as u
             union all
-            select p.part, true, 1
-            from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
-            cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
-            -- No lexeme is longer than that.
-            where octet_length(p.part) between 1 and 2046
+            select b.part, true, 1 from unnest(begun) as b (part)
+            union all
+            -- A stem may end before what was typed: "running" is in chunks as "run".
+            select s.lexeme, false, 1
+            from unnest(begun) as b (part)
+            cross join lateral unnest(configs) as c
+            cross join lateral knowledge_private.stems_begun(c, b.part) as s (lexeme)
         ) as n
         group by n.lexeme, n.prefix
     ) as t;
@@ -3623,7 +3655,7 @@ $$;
 comment on function knowledge.parse_query(text, text[]) is
 'How a question is read in some languages (text search configurations): lexemes, ascending, each with how often it
 repeats, of which a chunk must have any; prefixes: whether it stands for every lexeme that begins so (word* in the
-question); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
+question, which asks for the shorter stems of words that begin so, too); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
 have none. Null where there are none. KB005 when there is no such configuration.';
 revoke all on function knowledge.parse_query(text, text[]) from public;
 grant execute on function knowledge.parse_query(text, text[]) to knowledge_reader;
@@ -4837,4 +4869,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '88d3e1610bd63191b138068841495a81771202a7a28a221aa3a13f867b31367b', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'c73b1b76efda7644383c2a0d393c292124d92a9211dec1ae7529855cb9ce7e91', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -73,6 +73,29 @@ comment on function knowledge_private.asked_words(text, text, jsonb) is
 operators.';
 revoke all on function knowledge_private.asked_words(text, text, jsonb) from public;
 
+create function knowledge_private.stems_begun(language text, beginning text)
+returns setof text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The beginning of a word with each way it might go on: "organi", "organiz" and "organizati" all lead to organization.
+    select l.lexeme
+    from unnest(tsvector_to_array(to_tsvector(language::regconfig, (
+        select string_agg(beginning || substr(e.ending, i.typed + 1), ' ')
+        from unnest(string_to_array(
+            ',e,s,ed,en,er,ing,ion,ation,al,ly,y,ies,ic,ism,ful,ous,ment,ness,ent,ant,ence,ance,ability,ung,heit,keit,lich', ','
+        )) as e (ending)
+        cross join lateral generate_series(0, length(e.ending)) as i (typed)
+        where right(beginning, i.typed) = left(e.ending, i.typed)
+    )))) as l (lexeme)
+    where not starts_with(l.lexeme, beginning)
+$$;
+
+comment on function knowledge_private.stems_begun(text, text) is
+'The stems that words with this beginning may have in a language and that do not begin so themselves: runni, run.';
+revoke all on function knowledge_private.stems_begun(text, text) from public;
+
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models
 language plpgsql
