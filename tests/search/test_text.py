@@ -211,7 +211,7 @@ def test_accents_do_not_matter_on_latin_letters(
 def test_a_star_asks_for_the_beginning_of_words(
     reader: psycopg.Connection[Any], question: str, names: set[str]
 ) -> None:
-    """word* finds every word that begins so, in both cases of letters, although chunks have stems."""
+    """word* finds every word that begins so, in both cases, although chunks have stems."""
     assert found(reader, question) == names
 
 
