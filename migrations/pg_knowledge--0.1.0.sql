@@ -280,7 +280,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
-    long_list integer not null default 50000 check (long_list >= 0),
+    long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
     claim interval not null default interval '5 minutes' check (claim > interval '0'),
@@ -308,7 +308,7 @@ comment on column knowledge_private.settings.scanned_chunks is
 comment on column knowledge_private.settings.candidates is
 'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
 comment on column knowledge_private.settings.long_list is
-'More compartments than this are written as a subquery and not as a literal list.';
+'More compartments than this are looked up row by row where an org''s vector index is walked, and not written as a list.';
 comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
 comment on column knowledge_private.settings.abandoned is
 'maintain() ends a version that is being ingested when its lease ran out this long ago.';
@@ -4065,12 +4065,49 @@ exact scope.';
 revoke all on function knowledge.reject_chunk(uuid, text) from public;
 grant execute on function knowledge.reject_chunk(uuid, text) to knowledge_admin;
 
+-- ---- sql/61_search/00_request.sql
+-- What one step of a search hands to the next.
+
+create type knowledge_private.search_request as (
+    asking knowledge_private.claim,
+    model_id integer,
+    chunks bigint,
+    words bigint,
+    vector_filter text,
+    index_filter text,
+    permitted_vectors bigint,
+    keyword_predicate text,
+    keyword_filter text,
+    lexemes text[],
+    repeats integer[],
+    prefixes boolean[],
+    known double precision[],
+    legs text[],
+    boost jsonb
+);
+
+comment on type knowledge_private.search_request is
+'What a search runs on: its permission and filters as SQL conditions, its words, and the legs that take part. index_filter:
+null where the vector leg compares all. permitted_vectors: null where it is not known. boost: null where nothing is boosted.';
+
+create type knowledge_private.ranked as (
+    chunk_id uuid,
+    place integer,
+    score double precision,
+    boost double precision,
+    vector_place integer,
+    distance double precision,
+    keyword_place integer,
+    keyword_score double precision
+);
+
+comment on type knowledge_private.ranked is
+'A chunk that was found, its place after fusion and in each leg. score: with its boost, which is 1 where there is none.';
+
 -- ---- sql/61_search/01_predicate.sql
 -- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
 
-create function knowledge_private.compartment_predicate(
-    asking knowledge_private.claim, compartments integer[], source_types text[], visibility text[], indexable boolean
-)
+create function knowledge_private.compartment_predicate(org_id text, compartments integer[], indexable boolean)
 returns text
 language plpgsql
 stable
@@ -4078,35 +4115,48 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     all_of_org boolean;
-    long_list integer;
-    org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end, asking.org_id);
-    number text := case when indexable then 't.compartment_id' else 't.compartment_id + 0' end;
+    org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end,
+        compartment_predicate.org_id);
 begin
-    select s.long_list into long_list from knowledge_private.settings as s;
-    if cardinality(compartments) <= long_list then
-        return format('%s and %s = any (%L::integer[])', org_part, number, compartments);
+    if cardinality(compartments) > (select s.long_list from knowledge_private.settings as s) then
+        select count(*) = cardinality(compartments)
+        into all_of_org
+        from knowledge.compartments as c
+        where c.org_id = compartment_predicate.org_id;
+        if all_of_org then
+            return org_part;
+        end if;
     end if;
-    select count(*) = cardinality(compartments)
-    into all_of_org
-    from knowledge.compartments as c
-    where c.org_id = asking.org_id;
-    if all_of_org then
-        return org_part;
-    end if;
-    return format(
-        '%s and %s in (select p.compartment_id '
-        'from knowledge_private.permitted_compartments(%L::knowledge_private.claim, %L::text[], %L::text[]) as p)',
-        org_part, number, asking, source_types, visibility);
+    return format('%s and %s = any (%L::integer[])',
+        org_part, case when indexable then 't.compartment_id' else 't.compartment_id + 0' end, compartments);
 end
 $$;
 
-comment on function knowledge_private.compartment_predicate(knowledge_private.claim, integer[], text[], text[], boolean) is
-'The condition on a table t with org_id and compartment_id that holds for rows in compartments, which are those that
-permitted_compartments gives for the other arguments: a literal list, or for a long one all of the org or a subquery.
-indexable false keeps the planner from finding these rows by an index on them, where another index is the better way.';
-revoke all on function knowledge_private.compartment_predicate(
-    knowledge_private.claim, integer[], text[], text[], boolean
-) from public;
+comment on function knowledge_private.compartment_predicate(text, integer[], boolean) is
+'The condition on a table t with org_id and compartment_id that holds for rows in compartments of an org: a literal list,
+which hashes; or for a long one that is all there is, nothing but the org. indexable false keeps the planner from finding
+these rows by an index on them, where another index is the better way.';
+revoke all on function knowledge_private.compartment_predicate(text, integer[], boolean) from public;
+
+create function knowledge_private.compartment_look_up(
+    asking knowledge_private.claim, source_types text[], visibility text[]
+)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- "offset 0": never joined, always by key.
+    select format(
+        't.org_id = %L and exists (select from knowledge_private.permitted_compartments(%L::knowledge_private.claim, '
+        '%L::text[], %L::text[]) as p where p.compartment_id = t.compartment_id offset 0)',
+        asking.org_id, asking, source_types, visibility)
+$$;
+
+comment on function knowledge_private.compartment_look_up(knowledge_private.claim, text[], text[]) is
+'The condition on a table t that holds for rows in compartments that permitted_compartments gives for these arguments,
+looked up for each row: for the few rows that a vector index gives, where a list would be long.';
+revoke all on function knowledge_private.compartment_look_up(knowledge_private.claim, text[], text[]) from public;
 
 create function knowledge_private.metadata_condition(filter jsonb)
 returns text
@@ -4209,50 +4259,44 @@ comment on function knowledge_private.index_name(text, integer) is
 'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
 revoke all on function knowledge_private.index_name(text, integer) from public;
 
-create function knowledge_private.vector_plan(
-    org_id text, model_id integer, predicate text, counted bigint, depth integer, out plan text, out permitted bigint
-)
+create function knowledge_private.index_worth(org_id text, model_id integer)
+returns bigint
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select greatest(s.exact_rows, s.index_share * c.reltuples)::bigint
+    from pg_class as c
+    inner join pg_index as i on i.indexrelid = c.oid
+    cross join knowledge_private.settings as s
+    where
+        c.relname = knowledge_private.index_name(index_worth.org_id, index_worth.model_id)
+        and c.relnamespace = 'knowledge'::regnamespace and i.indisvalid
+$$;
+
+comment on function knowledge_private.index_worth(text, integer) is
+'The number of permitted vectors above which the org''s index is the better way than to compare all; null without an index.';
+revoke all on function knowledge_private.index_worth(text, integer) from public;
+
+create function knowledge_private.more_vectors(model_id integer, filter text, than bigint)
+returns boolean
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    enough bigint;
+    counted bigint;
 begin
-    plan := 'exact';
-    if counted <= (select s.exact_rows from knowledge_private.settings as s) then
-        return;
-    end if;
-    if exists (
-        select from pg_class as c
-        inner join pg_index as i on i.indexrelid = c.oid
-        where
-            c.relname = knowledge_private.index_name(vector_plan.org_id, vector_plan.model_id)
-            and c.relnamespace = 'knowledge'::regnamespace and i.indisvalid
-    ) then
-        select greatest(s.exact_rows, (s.index_share * (
-            select sum(c.chunks) from knowledge.compartments as c where c.org_id = vector_plan.org_id
-        ))::bigint)
-        into enough
-        from knowledge_private.settings as s;
-        permitted := counted;
-        if permitted is null then
-            execute format('select count(*) from (select from %s as t where %s limit %s) as n',
-                knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
-            into permitted;
-        end if;
-        if permitted > enough then
-            plan := 'index';
-        end if;
-    end if;
+    execute format('select count(*) from (select from %s as t where %s limit %s) as n',
+        knowledge_private.vector_table(model_id), filter, than + 1)
+    into counted;
+    return counted > than;
 end
 $$;
 
-comment on function knowledge_private.vector_plan(text, integer, text, bigint, integer) is
-'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
-there are enough of them to make it worth while. permitted is their number: counted, where it is
-known, else counted here, but no further than that or depth; null if unasked.';
-revoke all on function knowledge_private.vector_plan(text, integer, text, bigint, integer) from public;
+comment on function knowledge_private.more_vectors(integer, text, bigint) is
+'Whether filter holds for more than so many vectors of a model, counting no further than that.';
+revoke all on function knowledge_private.more_vectors(integer, text, bigint) from public;
 
 create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
@@ -4313,7 +4357,7 @@ comment on function knowledge_private.index_leg(integer, text, vector, integer) 
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
-    org_id text, model_id integer, predicate text, counted bigint, embedding vector, depth integer, plan text
+    request knowledge_private.search_request, embedding vector, depth integer
 )
 returns table (chunk_id uuid, distance double precision, place integer)
 language plpgsql
@@ -4321,41 +4365,37 @@ stable
 rows 200
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
 declare
-    chosen text := vector_leg.plan;
-    permitted bigint;
+    -- Whatever is asked for, the index is walked as far, so that a smaller k finds the same.
+    wanted integer := greatest(200, depth);
     nearest knowledge_private.measured[];
 begin
-    if chosen = 'auto' then
-        select p.plan, p.permitted into chosen, permitted
-        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate,
-            vector_leg.counted, vector_leg.depth) as p;
-        if chosen = 'index' then
-            nearest := array(
-                select (l.chunk_id, l.distance)::knowledge_private.measured
-                from knowledge_private.index_leg(vector_leg.model_id, vector_leg.predicate, vector_leg.embedding,
-                    vector_leg.depth) as l
-            );
-        end if;
+    if not 'vector' = any (request.legs) then
+        return;
     end if;
-    if nearest is null or cardinality(nearest) < least(vector_leg.depth, permitted) then
+    if request.index_filter is not null then
         nearest := array(
             select (l.chunk_id, l.distance)::knowledge_private.measured
-            from knowledge_private.exact_leg(vector_leg.model_id, vector_leg.predicate, vector_leg.embedding,
-                vector_leg.depth) as l
+            from knowledge_private.index_leg(request.model_id, request.index_filter, embedding, wanted) as l
         );
+        if cardinality(nearest) >= least(wanted, request.permitted_vectors) then
+            return query
+            select n.chunk_id, n.measure, n.place::integer
+            from unnest(nearest[:depth]) with ordinality as n (chunk_id, measure, place);
+            return;
+        end if;
     end if;
     return query
-    select n.chunk_id, n.distance, n.place::integer
-    from unnest(nearest) with ordinality as n (chunk_id, distance, place);
+    select l.chunk_id, l.distance, l.place::integer
+    from knowledge_private.exact_leg(request.model_id, request.vector_filter, embedding, depth)
+        with ordinality as l (chunk_id, distance, place);
 end
 $$;
 
-comment on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) is
-'The nearest depth vectors that predicate permits, numbered from 1. counted: how many there are, if it is known. plan: auto
-takes the org''s index where vector_plan says so, and compares exactly when its answer is short; exact always compares.';
-revoke all on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) from public;
+comment on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) is
+'The nearest depth permitted vectors, numbered from 1: through the org''s index if the request has an index_filter, and by
+comparing all after all when that answer is short.';
+revoke all on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) from public;
 
 -- ---- sql/61_search/03_keyword_leg.sql
 -- The keyword leg: BM25 (Robertson and Zaragoza 2009; k1 1.2, b 0.75, the idf of Lucene), from core PostgreSQL.
@@ -4501,10 +4541,7 @@ revoke all on function knowledge_private.score_chunks(
     text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
-create function knowledge_private.keyword_leg(
-    predicate text, filter text, lexemes text[], repeats integer[], prefixes boolean[], known double precision[],
-    chunks bigint, words bigint, depth integer
-)
+create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
 returns table (chunk_id uuid, score double precision, place integer)
 language plpgsql
 stable
@@ -4515,32 +4552,35 @@ as $$
 declare
     terms tsquery[] := array(
         select knowledge_private.lexeme_query(u.lexeme, u.prefix)
-        from unnest(keyword_leg.lexemes, keyword_leg.prefixes) with ordinality as u (lexeme, prefix, place)
+        from unnest(request.lexemes, request.prefixes) with ordinality as u (lexeme, prefix, place)
         order by u.place
     );
     picked boolean[] := array(
-        select u.known is null from unnest(keyword_leg.known) with ordinality as u (known, place) order by u.place
+        select u.known is null from unnest(request.known) with ordinality as u (known, place) order by u.place
     );
     left_over integer[] := array(
-        select u.place::integer from unnest(keyword_leg.known) with ordinality as u (known, place)
+        select u.place::integer from unnest(request.known) with ordinality as u (known, place)
         where u.known is not null
         order by u.known, u.place
     );
     budget double precision := (select s.candidates from knowledge_private.settings as s);
     best knowledge_private.measured[];
 begin
+    if not 'keyword' = any (request.legs) then
+        return;
+    end if;
     -- The common words come in from the rarest on, as far as the budget goes; and further, while too little was found.
     while cardinality(left_over) > 0
-        and (keyword_leg.known[left_over[1]] <= budget or not true = any (picked))
+        and (request.known[left_over[1]] <= budget or not true = any (picked))
     loop
         picked[left_over[1]] := true;
-        budget := budget - keyword_leg.known[left_over[1]];
+        budget := budget - request.known[left_over[1]];
         left_over := left_over[2:];
     end loop;
     loop
-        best := knowledge_private.score_chunks(keyword_leg.predicate, keyword_leg.filter, terms, keyword_leg.repeats,
-            keyword_leg.prefixes, keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
-        exit when cardinality(best) >= keyword_leg.depth or cardinality(left_over) = 0;
+        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, terms, request.repeats,
+            request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
     end loop;
@@ -4550,17 +4590,66 @@ begin
 end
 $$;
 
-comment on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
-) is
-'The best depth chunks by BM25 among those that predicate permits and filter wants, numbered from 1. known, by lexeme: in
-about how many permitted chunks it is, if it is common, else null. chunks and words: totals over the permitted compartments.';
-revoke all on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
-) from public;
+comment on function knowledge_private.keyword_leg(knowledge_private.search_request, integer) is
+'The best depth chunks by BM25 among those that the request permits and its filter wants, numbered from 1.';
+revoke all on function knowledge_private.keyword_leg(knowledge_private.search_request, integer) from public;
 
 -- ---- sql/61_search/04_request.sql
 -- What a search may ask for.
+
+create function knowledge_private.check_factor(value jsonb, highest numeric, argument text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if jsonb_typeof(value) is distinct from 'number' or value::numeric not between 0.001 and highest then
+        perform knowledge_private.fail('KB005', format('%s must be a number from 0.001 to %s', argument, highest));
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_factor(jsonb, numeric, text) is
+'KB005 unless value is a number from 0.001 to highest; argument names it in the message.';
+revoke all on function knowledge_private.check_factor(jsonb, numeric, text) from public;
+
+create function knowledge_private.check_boost(boost jsonb)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    recency jsonb := boost -> 'recency';
+    part record;
+begin
+    perform knowledge_private.check_keys(boost, array['recency', 'metadata'], 'boost');
+    if boost ? 'recency' then
+        perform knowledge_private.check_keys(recency, array['half_life_days', 'weight', 'key'], 'boost.recency');
+        if coalesce(jsonb_typeof(recency -> 'key'), 'string') <> 'string' then
+            perform knowledge_private.fail('KB005', 'boost.recency.key must be a string');
+        end if;
+        perform knowledge_private.check_factor(recency -> 'half_life_days', 1000000, 'boost.recency.half_life_days');
+        perform knowledge_private.check_factor(recency -> 'weight', 1000, 'boost.recency.weight');
+    end if;
+    if boost ? 'metadata' then
+        if jsonb_typeof(boost -> 'metadata') <> 'object' then
+            perform knowledge_private.fail('KB005', 'boost.metadata must be a json object');
+        end if;
+        for part in select m.key, m.value from jsonb_each(boost -> 'metadata') as m loop
+            if jsonb_typeof(part.value) <> 'object' then
+                perform knowledge_private.fail('KB005', format('boost.metadata.%s must be a json object', part.key));
+            end if;
+            perform knowledge_private.check_factor(v.value, 1000, format('boost.metadata.%s.%s', part.key, v.key))
+            from jsonb_each(part.value) as v;
+        end loop;
+    end if;
+end
+$$;
+
+comment on function knowledge_private.check_boost(jsonb) is 'KB005 unless boost is one that boost_factor takes.';
+revoke all on function knowledge_private.check_boost(jsonb) from public;
 
 create function knowledge_private.check_search(query text, embedding vector, k integer, mode text, options jsonb)
 returns void
@@ -4587,7 +4676,8 @@ begin
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     perform knowledge_private.check_keys(options,
-        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax'], 'options');
+        array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax', 'boost'],
+        'options');
     for option in select o.key, o.value from jsonb_each(options) as o loop
         if option.key in ('rrf_k', 'vector_weight', 'keyword_weight', 'min_score') then
             if jsonb_typeof(option.value) <> 'number' or option.value < '0' or option.value > '1000000'
@@ -4599,6 +4689,8 @@ begin
             if not knowledge_private.is_count(option.value) or option.value = '0' then
                 perform knowledge_private.fail('KB005', 'per_document must be an integer from 1');
             end if;
+        elsif option.key = 'boost' then
+            perform knowledge_private.check_boost(option.value);
         elsif jsonb_typeof(option.value) <> 'string' then
             perform knowledge_private.fail('KB005', format('%s must be a string', option.key));
         end if;
@@ -4634,6 +4726,29 @@ comment on function knowledge_private.asked_words(text, text, jsonb) is
 'The words that a search asks for, as parse_query reads them: those of query, none in mode vector; in syntax plain without
 operators.';
 revoke all on function knowledge_private.asked_words(text, text, jsonb) from public;
+
+create function knowledge_private.stems_begun(language text, beginning text)
+returns setof text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The beginning of a word with each way it might go on: "organi", "organiz" and "organizati" all lead to organization.
+    select l.lexeme
+    from unnest(tsvector_to_array(to_tsvector(language::regconfig, (
+        select string_agg(beginning || substr(e.ending, i.typed + 1), ' ')
+        from unnest(string_to_array(
+            ',e,s,ed,en,er,ing,ion,ation,al,ly,y,ies,ic,ism,ful,ous,ment,ness,ent,ant,ence,ance,ability,ung,heit,keit,lich', ','
+        )) as e (ending)
+        cross join lateral generate_series(0, length(e.ending)) as i (typed)
+        where right(beginning, i.typed) = left(e.ending, i.typed)
+    )))) as l (lexeme)
+    where not starts_with(l.lexeme, beginning)
+$$;
+
+comment on function knowledge_private.stems_begun(text, text) is
+'The stems that words with this beginning may have in a language and that do not begin so themselves: runni, run.';
+revoke all on function knowledge_private.stems_begun(text, text) from public;
 
 create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
 returns knowledge.models
@@ -4679,39 +4794,6 @@ revoke all on function knowledge_private.milliseconds_since(timestamp with time 
 -- ---- sql/61_search/05_run.sql
 -- A search in three steps: what is asked and permitted, as SQL; two legs; and their fusion.
 
-create type knowledge_private.search_request as (
-    asking knowledge_private.claim,
-    model_id integer,
-    compartments bigint,
-    chunks bigint,
-    words bigint,
-    vector_filter text,
-    permitted_vectors bigint,
-    keyword_predicate text,
-    keyword_filter text,
-    lexemes text[],
-    repeats integer[],
-    prefixes boolean[],
-    known double precision[],
-    plan text,
-    legs text[]
-);
-
-comment on type knowledge_private.search_request is
-'What a search runs on: its permission and filters as SQL conditions, its words, and the legs that take part.';
-
-create type knowledge_private.ranked as (
-    chunk_id uuid,
-    place integer,
-    score double precision,
-    vector_place integer,
-    distance double precision,
-    keyword_place integer,
-    keyword_score double precision
-);
-
-comment on type knowledge_private.ranked is 'A chunk that was found, its place after fusion and in each leg.';
-
 create function knowledge_private.prepare_search(
     query text, embedding vector, k integer, mode text, source_types text[], visibility text[], metadata jsonb,
     fingerprint text, options jsonb
@@ -4724,72 +4806,111 @@ as $$
 declare
     request knowledge_private.search_request;
     labels text[] := coalesce(visibility, '{org}');
+    words text := knowledge_private.asked_words(query, mode, options);
     org knowledge.orgs;
+    wants_vectors boolean;
+    index_worth bigint;
+    enough bigint;
     permitted record;
+    is_cut boolean;
     asked record;
+    excluded tsquery;
     documents text;
+    narrowed text;
+    listed text;
+    looked_up text;
 begin
     request.asking := knowledge_private.context();
     perform knowledge_private.check_search(query, embedding, k, mode, options);
-    request.plan := coalesce(options ->> 'plan', 'auto');
-    documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
+    request.boost := options -> 'boost';
+    if metadata is not null then
+        documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
+    end if;
     select o.* into org from knowledge.orgs as o where o.org_id = (request.asking).org_id;
     if org.status = 'offboarded' then
         perform knowledge_private.fail('KB011', 'this org was offboarded');
     end if;
     request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
+    wants_vectors := mode <> 'keyword' and request.model_id is not null;
+    if wants_vectors and options ->> 'plan' is distinct from 'exact' then
+        index_worth := knowledge_private.index_worth(org.org_id, request.model_id);
+    end if;
+    -- Without words it is enough to know that an index is worth while; each compartment has at least one chunk.
+    if words = '' and metadata is null then
+        enough := index_worth + 1;
+    end if;
 
     select
         coalesce(array_agg(p.compartment_id), '{}') as ids,
         coalesce(sum(p.chunks), 0) as chunks,
         coalesce(sum(p.words), 0) as words,
-        array_agg(distinct p.language) as languages
+        array_agg(distinct p.language collate "C") as languages
     into permitted
-    from knowledge_private.permitted_compartments(request.asking, source_types, labels) as p
-    where p.chunks > 0;
-    request.compartments := cardinality(permitted.ids);
+    from (
+        select c.compartment_id, c.chunks, c.words, c.language
+        from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+        where c.chunks > 0
+        limit enough
+    ) as p;
+    is_cut := coalesce(cardinality(permitted.ids) = enough, false);
     request.chunks := permitted.chunks;
     request.words := permitted.words;
 
-    -- Without a language of its own a question is read in every language of what it may find.
-    asked := knowledge.parse_query(
-        knowledge_private.asked_words(query, mode, options),
-        case
+    if words <> '' then
+        -- Without a language of its own a question is read in every language of what it may find.
+        asked := knowledge.parse_query(words, case
             when options ? 'language' then array[options ->> 'language']
             else coalesce(permitted.languages, '{english}')
         end);
-    request.lexemes := asked.lexemes;
-    request.repeats := asked.repeats;
-    request.prefixes := asked.prefixes;
+        request.lexemes := asked.lexemes;
+        request.repeats := asked.repeats;
+        request.prefixes := asked.prefixes;
+        excluded := asked.excluded;
+    elsif options ? 'language' then
+        perform knowledge_private.resolve_language(options ->> 'language');
+    end if;
     request.legs := case
-        when request.compartments = 0 then '{}'
+        when cardinality(permitted.ids) = 0 then '{}'
         else array_remove(array[
-            case when mode <> 'keyword' and request.model_id is not null then 'vector' end,
-            case when asked.lexemes is not null then 'keyword' end
+            case when wants_vectors then 'vector' end,
+            case when request.lexemes is not null then 'keyword' end
         ], null)
     end;
     if 'vector' = any (request.legs) then
-        -- Without a filter the compartments have counted already; chunks that have no vector yet only make it cautious.
-        request.permitted_vectors := case when metadata is null and asked.excluded is null then request.chunks end;
-        request.vector_filter := concat_ws(' and ',
-            knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types, labels, true),
+        narrowed := nullif(concat_ws(' and ',
             documents,
-            case when asked.excluded is not null then format(
+            case when excluded is not null then format(
                 'not exists (select from knowledge.chunks as x '
-                'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', asked.excluded) end);
+                'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', excluded) end), '');
+        if not is_cut then
+            listed := knowledge_private.compartment_predicate(org.org_id, permitted.ids, true);
+        end if;
+        if is_cut or cardinality(permitted.ids) > (select s.long_list from knowledge_private.settings as s) then
+            looked_up := knowledge_private.compartment_look_up(request.asking, source_types, labels);
+        end if;
+        request.vector_filter := concat_ws(' and ', coalesce(listed, looked_up), narrowed);
+        -- Without a filter the compartments have counted already; chunks that have no vector yet only make it cautious.
+        request.permitted_vectors := case when not is_cut and narrowed is null then request.chunks end;
+        if request.chunks > index_worth then
+            if narrowed is null
+                or knowledge_private.more_vectors(request.model_id, request.vector_filter, index_worth)
+            then
+                request.index_filter := concat_ws(' and ', coalesce(looked_up, listed), narrowed);
+            end if;
+        end if;
     end if;
     if 'keyword' = any (request.legs) then
-        request.keyword_predicate := knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types,
-            labels, request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
+        request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids,
+            request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
         request.keyword_filter := concat_ws(' and ',
-            documents,
+            coalesce(documents, 'true'),
             case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
-            case when asked.excluded is not null then format('not t.tsv @@ %L', asked.excluded) end);
+            case when excluded is not null then format('not t.tsv @@ %L', excluded) end);
         request.known := array(
             select c.chunks
             from generate_subscripts(asked.lexemes, 1) as i
-            left join knowledge_private.common_lexemes((request.asking).org_id, permitted.ids, asked.lexemes,
-                asked.prefixes) as c on c.term = i
+            left join knowledge_private.common_lexemes(org.org_id, permitted.ids, asked.lexemes, asked.prefixes) as c
+                on c.term = i
             order by i
         );
     end if;
@@ -4821,18 +4942,15 @@ declare
     vector_weight double precision := coalesce((options ->> 'vector_weight')::double precision, 1);
     keyword_weight double precision := coalesce((options ->> 'keyword_weight')::double precision, 1);
 begin
+    -- Written so that no argument makes a plan cheaper: then it is made once for a session.
     return query
     with vector_leg as materialized (
         select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
-            request.permitted_vectors, embedding, depth, request.plan) as l
-        where 'vector' = any (request.legs)
+        from knowledge_private.vector_leg(request, embedding, depth) as l
     ),
     keyword_leg as materialized (
         select l.chunk_id, l.score, l.place
-        from knowledge_private.keyword_leg(request.keyword_predicate, request.keyword_filter, request.lexemes,
-            request.repeats, request.prefixes, request.known, request.chunks, request.words, depth) as l
-        where 'keyword' = any (request.legs)
+        from knowledge_private.keyword_leg(request, depth) as l
     ),
     fused as (
         select
@@ -4854,6 +4972,7 @@ begin
             case when not f.counts then f.keyword_place end, f.chunk_id
         )::integer,
         f.sum_of_ranks,
+        1::double precision,
         f.vector_place,
         f.distance,
         f.keyword_place,
@@ -4869,6 +4988,55 @@ comment on function knowledge_private.fuse_legs(knowledge_private.search_request
 'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
 legs have only beyond come after all others, in the order of their leg.';
 revoke all on function knowledge_private.fuse_legs(
+    knowledge_private.search_request, vector, integer, jsonb
+) from public;
+
+create function knowledge_private.boost_legs(
+    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+)
+returns setof knowledge_private.ranked
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if request.boost is null then
+        return query
+        select f.* from knowledge_private.fuse_legs(request, embedding, depth, options) as f;
+        return;
+    end if;
+    return query
+    select
+        f.chunk_id,
+        row_number() over (order by n.score desc nulls last, case when n.score is null then f.place end, f.chunk_id)::integer,
+        coalesce(n.score, f.score),
+        n.boost,
+        f.vector_place,
+        f.distance,
+        f.keyword_place,
+        f.keyword_score
+    from knowledge_private.fuse_legs(request, embedding, depth, options) as f
+    cross join lateral (
+        select t.document_id from knowledge.chunks as t
+        where t.org_id = (request.asking).org_id and t.chunk_id = f.chunk_id offset 0
+    ) as c
+    cross join lateral (
+        select knowledge.boost_factor(request.boost, t.metadata, t.updated_at) as boost
+        from knowledge.documents as t
+        where t.org_id = (request.asking).org_id and t.document_id = c.document_id offset 0
+    ) as d
+    cross join lateral (
+        -- What counts in no leg stays where it was, after what does.
+        select case when least(f.vector_place, f.keyword_place) <= 200 then f.score * d.boost end as score, d.boost
+    ) as n
+    order by 2;
+end
+$$;
+
+comment on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer, jsonb) is
+'What fuse_legs gives, in the order of score times boost_factor, if the request has a boost.';
+revoke all on function knowledge_private.boost_legs(
     knowledge_private.search_request, vector, integer, jsonb
 ) from public;
 
@@ -4891,29 +5059,38 @@ begin
     if cardinality(request.legs) = 0 then
         return;
     end if;
+    if per_document is null then
+        -- One leg that nothing reorders need give no more than is asked for; what the words find depends on the depth.
+        if request.legs = '{vector}' and request.boost is null then
+            depth := k;
+        end if;
+        return query
+        select f.* from knowledge_private.boost_legs(request, embedding, depth, options) as f
+        where f.place <= k and f.score >= min_score
+        order by f.place;
+        return;
+    end if;
     -- Where documents give at most so many chunks, a leg must go deeper until k are found or there is no more.
     loop
-        best := array(select f from knowledge_private.fuse_legs(request, embedding, depth, options) as f);
+        best := array(select f from knowledge_private.boost_legs(request, embedding, depth, options) as f);
         exhausted := cardinality(best) < depth;
-        if per_document is not null then
-            best := array(
-                select (b.chunk_id, row_number() over (order by b.place), b.score, b.vector_place, b.distance,
-                    b.keyword_place, b.keyword_score)::knowledge_private.ranked
-                from (
-                    select
-                        r.*,
-                        row_number() over (partition by c.document_id order by r.place) as turn
-                    from unnest(best) as r
-                    cross join lateral (
-                        select t.document_id from knowledge.chunks as t
-                        where t.org_id = (request.asking).org_id and t.chunk_id = r.chunk_id offset 0
-                    ) as c
-                ) as b
-                where b.turn <= per_document
-                order by b.place
-            );
-        end if;
-        exit when per_document is null or exhausted or cardinality(best) >= k;
+        best := array(
+            select (b.chunk_id, row_number() over (order by b.place), b.score, b.boost, b.vector_place, b.distance,
+                b.keyword_place, b.keyword_score)::knowledge_private.ranked
+            from (
+                select
+                    r.*,
+                    row_number() over (partition by c.document_id order by r.place) as turn
+                from unnest(best) as r
+                cross join lateral (
+                    select t.document_id from knowledge.chunks as t
+                    where t.org_id = (request.asking).org_id and t.chunk_id = r.chunk_id offset 0
+                ) as c
+            ) as b
+            where b.turn <= per_document
+            order by b.place
+        );
+        exit when exhausted or cardinality(best) >= k;
         depth := depth * 4;
     end loop;
     return query
@@ -4948,6 +5125,13 @@ declare
     );
     free text := regexp_replace(parse_query.query, phrase, ' ', 'g');
     words text := regexp_replace(regexp_replace(free, word, ' ', 'g'), stem, ' ', 'g');
+    begun text[] := array(
+        select distinct p.part
+        from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
+        cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
+        -- No lexeme is longer than that.
+        where octet_length(p.part) between 1 and 2046
+    );
     part text[];
     asked tsquery;
 begin
@@ -4976,11 +5160,13 @@ begin
             from unnest(configs) as c
             cross join lateral unnest(knowledge_private.lexemes(c, words)) as u
             union all
-            select p.part, true, 1
-            from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
-            cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
-            -- No lexeme is longer than that.
-            where octet_length(p.part) between 1 and 2046
+            select b.part, true, 1 from unnest(begun) as b (part)
+            union all
+            -- A stem may end before what was typed: "running" is in chunks as "run".
+            select s.lexeme, false, 1
+            from unnest(begun) as b (part)
+            cross join lateral unnest(configs) as c
+            cross join lateral knowledge_private.stems_begun(c, b.part) as s (lexeme)
         ) as n
         group by n.lexeme, n.prefix
     ) as t;
@@ -4990,7 +5176,7 @@ $$;
 comment on function knowledge.parse_query(text, text[]) is
 'How a question is read in some languages (text search configurations): lexemes, ascending, each with how often it
 repeats, of which a chunk must have any; prefixes: whether it stands for every lexeme that begins so (word* in the
-question); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
+question, which asks for the shorter stems of words that begin so, too); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
 have none. Null where there are none. KB005 when there is no such configuration.';
 revoke all on function knowledge.parse_query(text, text[]) from public;
 grant execute on function knowledge.parse_query(text, text[]) to knowledge_reader;
@@ -5020,6 +5206,56 @@ $gte, $lt, $lte, between two numbers or two strings; $exists with true or false.
 {"$and": [filter, …]}, {"$or": [filter, …]}, {"$not": filter}. KB005 for an unknown operator or a value it cannot take.';
 revoke all on function knowledge.metadata_matches(jsonb, jsonb) from public;
 grant execute on function knowledge.metadata_matches(jsonb, jsonb) to knowledge_reader;
+
+-- ---- sql/61_search/12_boost_factor.sql
+create function knowledge.boost_factor(boost jsonb, metadata jsonb, updated_at timestamptz)
+returns double precision
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    recency jsonb := boost -> 'recency';
+    wanted record;
+    dated timestamptz := updated_at;
+    half_lives double precision;
+    factor double precision := 1;
+begin
+    for wanted in
+        select v.value::double precision as weight
+        from jsonb_each(boost -> 'metadata') as m
+        cross join lateral jsonb_each(m.value) as v
+        where case jsonb_typeof(boost_factor.metadata -> m.key)
+            when 'array' then v.key in (select e from jsonb_array_elements_text(boost_factor.metadata -> m.key) as e)
+            else v.key = boost_factor.metadata ->> m.key
+        end
+        order by m.key collate "C", v.key collate "C"
+    loop
+        factor := least(greatest(factor * wanted.weight, 0.001), 1000);
+    end loop;
+    if recency ? 'key' then
+        dated := case
+            when pg_input_is_valid(metadata ->> (recency ->> 'key'), 'timestamptz')
+                then (metadata ->> (recency ->> 'key'))::timestamptz
+        end;
+    end if;
+    half_lives := greatest(0, extract(epoch from now()) - extract(epoch from dated))::double precision
+    / 86400 / (recency -> 'half_life_days')::double precision;
+    if dated is not null and recency is not null then
+        factor := factor * (1 + (recency -> 'weight')::double precision * power(0.5, least(half_lives, 1000)));
+    end if;
+    return least(greatest(factor, 0.001), 1000);
+end
+$$;
+
+comment on function knowledge.boost_factor(jsonb, jsonb, timestamptz) is
+'What the option boost of search_scoped multiplies the score of a document''s chunks by, 0.001 to 1000. boost:
+{"metadata": {"key": {"value": factor}}, "recency": {"half_life_days": 30, "weight": 0.2, "key": "date"}}, either or both.
+metadata: each factor whose value the document''s metadata has at that key, as text, alone or in a list. recency: 1 + weight
+for a document of now or later, half of the weight lost with every half-life; its date is the metadata at key, if key is
+given, and no date is no boost; else when it was last published.';
+revoke all on function knowledge.boost_factor(jsonb, jsonb, timestamptz) from public;
+grant execute on function knowledge.boost_factor(jsonb, jsonb, timestamptz) to knowledge_reader;
 
 -- ---- sql/61_search/20_search_scoped.sql
 create function knowledge.search_scoped(
@@ -5106,8 +5342,9 @@ reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a 
 none. visibility: labels to see, {org} unless more are asked for. metadata: a filter on the document''s
 metadata, see metadata_matches. options: rrf_k (10), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
 most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index), syntax (web, or
-plain: quotes, minus and * in the question are no operators).
-A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank); the citation: source_type, source_id, title, uri,
+plain: quotes, minus and * in the question are no operators), boost (by recency or metadata, see boost_factor; for what is
+among the first 200 of a leg).
+A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), times the boost; the citation: source_type, source_id, title, uri,
 heading trail, body, char_start to char_end (from 0, end excluded) in the source; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
 KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';
@@ -5182,7 +5419,7 @@ begin
     -- Row-level security is all that decides here which chunks there are.
     return query execute
         'with permitted as ('
-        '    select c.chunk_id, c.tsv, c.words, d.metadata'
+        '    select c.chunk_id, c.tsv, c.words, d.metadata, d.updated_at'
         '    from knowledge.chunks as c'
         '    inner join knowledge.documents as d on d.document_id = c.document_id'
         '    inner join knowledge.compartments as m on m.compartment_id = c.compartment_id'
@@ -5225,16 +5462,20 @@ begin
         '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
         '        least(v.place, w.place) <= 200 as counts'
         '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        '), boosted as ('
+        '    select f.*, f.sum_of_ranks'
+        '        * case when $14 is null then 1 else knowledge.boost_factor($14, w.metadata, w.updated_at) end as boosted'
+        '    from fused as f inner join wanted as w on w.chunk_id = f.chunk_id'
         ') '
-        'select (row_number() over (order by f.counts desc, f.sum_of_ranks desc,'
+        'select (row_number() over (order by f.counts desc, f.boosted desc,'
         '        case when not f.counts then f.vector_place end, case when not f.counts then f.keyword_place end,'
-        '        f.chunk_id))::integer as place, f.sum_of_ranks, f.chunk_id,'
+        '        f.chunk_id))::integer as place, f.boosted, f.chunk_id,'
         '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
-        'from fused as f order by place limit $1'
+        'from boosted as f order by place limit $1'
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
         asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes;
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost';
 end
 $$;
 
@@ -5276,33 +5517,29 @@ declare
     counted bigint;
     place integer;
 begin
-    explained := jsonb_build_object('legs', request.legs, 'compartments', request.compartments,
-        'permitted_chunks', request.chunks, 'prepare_ms', prepared, 'settings', (
-            select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
-                'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'long_list', s.long_list)
-            from knowledge_private.settings as s
-        ));
+    -- Counted here, because a search counts no further than it needs.
+    select jsonb_build_object('compartments', count(*), 'permitted_chunks', coalesce(sum(p.chunks), 0))
+    into explained
+    from knowledge_private.permitted_compartments(request.asking, source_types, coalesce(visibility, '{org}')) as p
+    where p.chunks > 0;
+    explained := explained || jsonb_build_object('legs', request.legs, 'prepare_ms', prepared, 'settings', (
+        select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
+            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'long_list', s.long_list)
+        from knowledge_private.settings as s
+    ));
     if 'vector' = any (request.legs) then
         started := clock_timestamp();
         select count(*) into counted
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
-            request.permitted_vectors, embedding, depth, request.plan);
+        from knowledge_private.vector_leg(request, embedding, depth);
         explained := explained || jsonb_build_object('vector', jsonb_build_object(
             'rows', counted,
             'ms', knowledge_private.milliseconds_since(started),
-            'plan', case
-                when request.plan = 'exact' then 'exact'
-                else (
-                    select p.plan from knowledge_private.vector_plan((request.asking).org_id, request.model_id,
-                        request.vector_filter, request.permitted_vectors, depth) as p
-                )
-            end));
+            'plan', case when request.index_filter is null then 'exact' else 'index' end));
     end if;
     if 'keyword' = any (request.legs) then
         started := clock_timestamp();
         select count(*) into counted
-        from knowledge_private.keyword_leg(request.keyword_predicate, request.keyword_filter, request.lexemes,
-            request.repeats, request.prefixes, request.known, request.chunks, request.words, depth);
+        from knowledge_private.keyword_leg(request, depth);
         part := jsonb_build_object('rows', counted, 'ms', knowledge_private.milliseconds_since(started));
         for place in select i from generate_subscripts(request.lexemes, 1) as i loop
             execute format('select count(*) from knowledge.chunks as t where %s and t.tsv @@ %L',
@@ -5318,7 +5555,7 @@ begin
     end if;
     started := clock_timestamp();
     select jsonb_agg(jsonb_build_object(
-        'rank', r.place, 'score', r.score, 'chunk_id', r.chunk_id, 'vector_rank', r.vector_place,
+        'rank', r.place, 'score', r.score, 'boost', r.boost, 'chunk_id', r.chunk_id, 'vector_rank', r.vector_place,
         'vector_distance', r.distance, 'keyword_rank', r.keyword_place, 'keyword_score', r.keyword_score,
         'matched', (
             select jsonb_object_agg(u.lexeme, cardinality(u.positions) order by u.lexeme)
@@ -5338,7 +5575,7 @@ $$;
 comment on function knowledge.explain_search(text, vector, integer, text, text[], text[], jsonb, text, jsonb) is
 'Why search_scoped answers what it does with the same arguments, as json: legs that take part; compartments and chunks
 permitted; per leg its rows and time, the vector leg''s plan (exact or index), the keyword leg''s terms with the number of
-permitted chunks that have them and their idf; the settings that decide; and for each row both legs'' ranks and measures
+permitted chunks that have them and their idf; the settings that decide; and for each row its boost, both legs'' ranks and measures
 and the matched lexemes with their frequency. Nothing in it is about what the context may not read. Errors as there.';
 revoke all on function knowledge.explain_search(
     text, vector, integer, text, text[], text[], jsonb, text, jsonb
@@ -6212,4 +6449,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '5fdcb0648d073ccbef0f249d842dea7f556e2db973bb9538db7da1a482218206', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '8ccff3fce4564c9f32ad8ed2988e33d887c1dce09dc14f9a5607e07ecda5e4da', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -9,7 +9,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
-    long_list integer not null default 50000 check (long_list >= 0),
+    long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
     claim interval not null default interval '5 minutes' check (claim > interval '0'),
@@ -37,7 +37,7 @@ comment on column knowledge_private.settings.scanned_chunks is
 comment on column knowledge_private.settings.candidates is
 'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
 comment on column knowledge_private.settings.long_list is
-'More compartments than this are written as a subquery and not as a literal list.';
+'More compartments than this are looked up row by row where an org''s vector index is walked, and not written as a list.';
 comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
 comment on column knowledge_private.settings.abandoned is
 'maintain() ends a version that is being ingested when its lease ran out this long ago.';

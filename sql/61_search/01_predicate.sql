@@ -1,8 +1,6 @@
 -- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
 
-create function knowledge_private.compartment_predicate(
-    asking knowledge_private.claim, compartments integer[], source_types text[], visibility text[], indexable boolean
-)
+create function knowledge_private.compartment_predicate(org_id text, compartments integer[], indexable boolean)
 returns text
 language plpgsql
 stable
@@ -10,35 +8,48 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     all_of_org boolean;
-    long_list integer;
-    org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end, asking.org_id);
-    number text := case when indexable then 't.compartment_id' else 't.compartment_id + 0' end;
+    org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end,
+        compartment_predicate.org_id);
 begin
-    select s.long_list into long_list from knowledge_private.settings as s;
-    if cardinality(compartments) <= long_list then
-        return format('%s and %s = any (%L::integer[])', org_part, number, compartments);
+    if cardinality(compartments) > (select s.long_list from knowledge_private.settings as s) then
+        select count(*) = cardinality(compartments)
+        into all_of_org
+        from knowledge.compartments as c
+        where c.org_id = compartment_predicate.org_id;
+        if all_of_org then
+            return org_part;
+        end if;
     end if;
-    select count(*) = cardinality(compartments)
-    into all_of_org
-    from knowledge.compartments as c
-    where c.org_id = asking.org_id;
-    if all_of_org then
-        return org_part;
-    end if;
-    return format(
-        '%s and %s in (select p.compartment_id '
-        'from knowledge_private.permitted_compartments(%L::knowledge_private.claim, %L::text[], %L::text[]) as p)',
-        org_part, number, asking, source_types, visibility);
+    return format('%s and %s = any (%L::integer[])',
+        org_part, case when indexable then 't.compartment_id' else 't.compartment_id + 0' end, compartments);
 end
 $$;
 
-comment on function knowledge_private.compartment_predicate(knowledge_private.claim, integer[], text[], text[], boolean) is
-'The condition on a table t with org_id and compartment_id that holds for rows in compartments, which are those that
-permitted_compartments gives for the other arguments: a literal list, or for a long one all of the org or a subquery.
-indexable false keeps the planner from finding these rows by an index on them, where another index is the better way.';
-revoke all on function knowledge_private.compartment_predicate(
-    knowledge_private.claim, integer[], text[], text[], boolean
-) from public;
+comment on function knowledge_private.compartment_predicate(text, integer[], boolean) is
+'The condition on a table t with org_id and compartment_id that holds for rows in compartments of an org: a literal list,
+which hashes; or for a long one that is all there is, nothing but the org. indexable false keeps the planner from finding
+these rows by an index on them, where another index is the better way.';
+revoke all on function knowledge_private.compartment_predicate(text, integer[], boolean) from public;
+
+create function knowledge_private.compartment_look_up(
+    asking knowledge_private.claim, source_types text[], visibility text[]
+)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- "offset 0": never joined, always by key.
+    select format(
+        't.org_id = %L and exists (select from knowledge_private.permitted_compartments(%L::knowledge_private.claim, '
+        '%L::text[], %L::text[]) as p where p.compartment_id = t.compartment_id offset 0)',
+        asking.org_id, asking, source_types, visibility)
+$$;
+
+comment on function knowledge_private.compartment_look_up(knowledge_private.claim, text[], text[]) is
+'The condition on a table t that holds for rows in compartments that permitted_compartments gives for these arguments,
+looked up for each row: for the few rows that a vector index gives, where a list would be long.';
+revoke all on function knowledge_private.compartment_look_up(knowledge_private.claim, text[], text[]) from public;
 
 create function knowledge_private.metadata_condition(filter jsonb)
 returns text

@@ -14,50 +14,44 @@ comment on function knowledge_private.index_name(text, integer) is
 'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
 revoke all on function knowledge_private.index_name(text, integer) from public;
 
-create function knowledge_private.vector_plan(
-    org_id text, model_id integer, predicate text, counted bigint, depth integer, out plan text, out permitted bigint
-)
+create function knowledge_private.index_worth(org_id text, model_id integer)
+returns bigint
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select greatest(s.exact_rows, s.index_share * c.reltuples)::bigint
+    from pg_class as c
+    inner join pg_index as i on i.indexrelid = c.oid
+    cross join knowledge_private.settings as s
+    where
+        c.relname = knowledge_private.index_name(index_worth.org_id, index_worth.model_id)
+        and c.relnamespace = 'knowledge'::regnamespace and i.indisvalid
+$$;
+
+comment on function knowledge_private.index_worth(text, integer) is
+'The number of permitted vectors above which the org''s index is the better way than to compare all; null without an index.';
+revoke all on function knowledge_private.index_worth(text, integer) from public;
+
+create function knowledge_private.more_vectors(model_id integer, filter text, than bigint)
+returns boolean
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    enough bigint;
+    counted bigint;
 begin
-    plan := 'exact';
-    if counted <= (select s.exact_rows from knowledge_private.settings as s) then
-        return;
-    end if;
-    if exists (
-        select from pg_class as c
-        inner join pg_index as i on i.indexrelid = c.oid
-        where
-            c.relname = knowledge_private.index_name(vector_plan.org_id, vector_plan.model_id)
-            and c.relnamespace = 'knowledge'::regnamespace and i.indisvalid
-    ) then
-        select greatest(s.exact_rows, (s.index_share * (
-            select sum(c.chunks) from knowledge.compartments as c where c.org_id = vector_plan.org_id
-        ))::bigint)
-        into enough
-        from knowledge_private.settings as s;
-        permitted := counted;
-        if permitted is null then
-            execute format('select count(*) from (select from %s as t where %s limit %s) as n',
-                knowledge_private.vector_table(model_id), predicate, greatest(enough + 1, depth))
-            into permitted;
-        end if;
-        if permitted > enough then
-            plan := 'index';
-        end if;
-    end if;
+    execute format('select count(*) from (select from %s as t where %s limit %s) as n',
+        knowledge_private.vector_table(model_id), filter, than + 1)
+    into counted;
+    return counted > than;
 end
 $$;
 
-comment on function knowledge_private.vector_plan(text, integer, text, bigint, integer) is
-'How to find the nearest of the vectors that predicate permits: exact, or through the org''s index when it has one and
-there are enough of them to make it worth while. permitted is their number: counted, where it is
-known, else counted here, but no further than that or depth; null if unasked.';
-revoke all on function knowledge_private.vector_plan(text, integer, text, bigint, integer) from public;
+comment on function knowledge_private.more_vectors(integer, text, bigint) is
+'Whether filter holds for more than so many vectors of a model, counting no further than that.';
+revoke all on function knowledge_private.more_vectors(integer, text, bigint) from public;
 
 create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
@@ -118,7 +112,7 @@ comment on function knowledge_private.index_leg(integer, text, vector, integer) 
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
-    org_id text, model_id integer, predicate text, counted bigint, embedding vector, depth integer, plan text
+    request knowledge_private.search_request, embedding vector, depth integer
 )
 returns table (chunk_id uuid, distance double precision, place integer)
 language plpgsql
@@ -126,38 +120,34 @@ stable
 rows 200
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
 declare
-    chosen text := vector_leg.plan;
-    permitted bigint;
+    -- Whatever is asked for, the index is walked as far, so that a smaller k finds the same.
+    wanted integer := greatest(200, depth);
     nearest knowledge_private.measured[];
 begin
-    if chosen = 'auto' then
-        select p.plan, p.permitted into chosen, permitted
-        from knowledge_private.vector_plan(vector_leg.org_id, vector_leg.model_id, vector_leg.predicate,
-            vector_leg.counted, vector_leg.depth) as p;
-        if chosen = 'index' then
-            nearest := array(
-                select (l.chunk_id, l.distance)::knowledge_private.measured
-                from knowledge_private.index_leg(vector_leg.model_id, vector_leg.predicate, vector_leg.embedding,
-                    vector_leg.depth) as l
-            );
-        end if;
+    if not 'vector' = any (request.legs) then
+        return;
     end if;
-    if nearest is null or cardinality(nearest) < least(vector_leg.depth, permitted) then
+    if request.index_filter is not null then
         nearest := array(
             select (l.chunk_id, l.distance)::knowledge_private.measured
-            from knowledge_private.exact_leg(vector_leg.model_id, vector_leg.predicate, vector_leg.embedding,
-                vector_leg.depth) as l
+            from knowledge_private.index_leg(request.model_id, request.index_filter, embedding, wanted) as l
         );
+        if cardinality(nearest) >= least(wanted, request.permitted_vectors) then
+            return query
+            select n.chunk_id, n.measure, n.place::integer
+            from unnest(nearest[:depth]) with ordinality as n (chunk_id, measure, place);
+            return;
+        end if;
     end if;
     return query
-    select n.chunk_id, n.distance, n.place::integer
-    from unnest(nearest) with ordinality as n (chunk_id, distance, place);
+    select l.chunk_id, l.distance, l.place::integer
+    from knowledge_private.exact_leg(request.model_id, request.vector_filter, embedding, depth)
+        with ordinality as l (chunk_id, distance, place);
 end
 $$;
 
-comment on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) is
-'The nearest depth vectors that predicate permits, numbered from 1. counted: how many there are, if it is known. plan: auto
-takes the org''s index where vector_plan says so, and compares exactly when its answer is short; exact always compares.';
-revoke all on function knowledge_private.vector_leg(text, integer, text, bigint, vector, integer, text) from public;
+comment on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) is
+'The nearest depth permitted vectors, numbered from 1: through the org''s index if the request has an index_filter, and by
+comparing all after all when that answer is short.';
+revoke all on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) from public;

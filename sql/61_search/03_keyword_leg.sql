@@ -141,10 +141,7 @@ revoke all on function knowledge_private.score_chunks(
     text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
-create function knowledge_private.keyword_leg(
-    predicate text, filter text, lexemes text[], repeats integer[], prefixes boolean[], known double precision[],
-    chunks bigint, words bigint, depth integer
-)
+create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
 returns table (chunk_id uuid, score double precision, place integer)
 language plpgsql
 stable
@@ -155,32 +152,35 @@ as $$
 declare
     terms tsquery[] := array(
         select knowledge_private.lexeme_query(u.lexeme, u.prefix)
-        from unnest(keyword_leg.lexemes, keyword_leg.prefixes) with ordinality as u (lexeme, prefix, place)
+        from unnest(request.lexemes, request.prefixes) with ordinality as u (lexeme, prefix, place)
         order by u.place
     );
     picked boolean[] := array(
-        select u.known is null from unnest(keyword_leg.known) with ordinality as u (known, place) order by u.place
+        select u.known is null from unnest(request.known) with ordinality as u (known, place) order by u.place
     );
     left_over integer[] := array(
-        select u.place::integer from unnest(keyword_leg.known) with ordinality as u (known, place)
+        select u.place::integer from unnest(request.known) with ordinality as u (known, place)
         where u.known is not null
         order by u.known, u.place
     );
     budget double precision := (select s.candidates from knowledge_private.settings as s);
     best knowledge_private.measured[];
 begin
+    if not 'keyword' = any (request.legs) then
+        return;
+    end if;
     -- The common words come in from the rarest on, as far as the budget goes; and further, while too little was found.
     while cardinality(left_over) > 0
-        and (keyword_leg.known[left_over[1]] <= budget or not true = any (picked))
+        and (request.known[left_over[1]] <= budget or not true = any (picked))
     loop
         picked[left_over[1]] := true;
-        budget := budget - keyword_leg.known[left_over[1]];
+        budget := budget - request.known[left_over[1]];
         left_over := left_over[2:];
     end loop;
     loop
-        best := knowledge_private.score_chunks(keyword_leg.predicate, keyword_leg.filter, terms, keyword_leg.repeats,
-            keyword_leg.prefixes, keyword_leg.known, picked, keyword_leg.chunks, keyword_leg.words, keyword_leg.depth);
-        exit when cardinality(best) >= keyword_leg.depth or cardinality(left_over) = 0;
+        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, terms, request.repeats,
+            request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
     end loop;
@@ -190,11 +190,6 @@ begin
 end
 $$;
 
-comment on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
-) is
-'The best depth chunks by BM25 among those that predicate permits and filter wants, numbered from 1. known, by lexeme: in
-about how many permitted chunks it is, if it is common, else null. chunks and words: totals over the permitted compartments.';
-revoke all on function knowledge_private.keyword_leg(
-    text, text, text[], integer[], boolean[], double precision[], bigint, bigint, integer
-) from public;
+comment on function knowledge_private.keyword_leg(knowledge_private.search_request, integer) is
+'The best depth chunks by BM25 among those that the request permits and its filter wants, numbered from 1.';
+revoke all on function knowledge_private.keyword_leg(knowledge_private.search_request, integer) from public;

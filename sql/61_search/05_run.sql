@@ -1,38 +1,5 @@
 -- A search in three steps: what is asked and permitted, as SQL; two legs; and their fusion.
 
-create type knowledge_private.search_request as (
-    asking knowledge_private.claim,
-    model_id integer,
-    compartments bigint,
-    chunks bigint,
-    words bigint,
-    vector_filter text,
-    permitted_vectors bigint,
-    keyword_predicate text,
-    keyword_filter text,
-    lexemes text[],
-    repeats integer[],
-    prefixes boolean[],
-    known double precision[],
-    plan text,
-    legs text[]
-);
-
-comment on type knowledge_private.search_request is
-'What a search runs on: its permission and filters as SQL conditions, its words, and the legs that take part.';
-
-create type knowledge_private.ranked as (
-    chunk_id uuid,
-    place integer,
-    score double precision,
-    vector_place integer,
-    distance double precision,
-    keyword_place integer,
-    keyword_score double precision
-);
-
-comment on type knowledge_private.ranked is 'A chunk that was found, its place after fusion and in each leg.';
-
 create function knowledge_private.prepare_search(
     query text, embedding vector, k integer, mode text, source_types text[], visibility text[], metadata jsonb,
     fingerprint text, options jsonb
@@ -45,72 +12,111 @@ as $$
 declare
     request knowledge_private.search_request;
     labels text[] := coalesce(visibility, '{org}');
+    words text := knowledge_private.asked_words(query, mode, options);
     org knowledge.orgs;
+    wants_vectors boolean;
+    index_worth bigint;
+    enough bigint;
     permitted record;
+    is_cut boolean;
     asked record;
+    excluded tsquery;
     documents text;
+    narrowed text;
+    listed text;
+    looked_up text;
 begin
     request.asking := knowledge_private.context();
     perform knowledge_private.check_search(query, embedding, k, mode, options);
-    request.plan := coalesce(options ->> 'plan', 'auto');
-    documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
+    request.boost := options -> 'boost';
+    if metadata is not null then
+        documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
+    end if;
     select o.* into org from knowledge.orgs as o where o.org_id = (request.asking).org_id;
     if org.status = 'offboarded' then
         perform knowledge_private.fail('KB011', 'this org was offboarded');
     end if;
     request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
+    wants_vectors := mode <> 'keyword' and request.model_id is not null;
+    if wants_vectors and options ->> 'plan' is distinct from 'exact' then
+        index_worth := knowledge_private.index_worth(org.org_id, request.model_id);
+    end if;
+    -- Without words it is enough to know that an index is worth while; each compartment has at least one chunk.
+    if words = '' and metadata is null then
+        enough := index_worth + 1;
+    end if;
 
     select
         coalesce(array_agg(p.compartment_id), '{}') as ids,
         coalesce(sum(p.chunks), 0) as chunks,
         coalesce(sum(p.words), 0) as words,
-        array_agg(distinct p.language) as languages
+        array_agg(distinct p.language collate "C") as languages
     into permitted
-    from knowledge_private.permitted_compartments(request.asking, source_types, labels) as p
-    where p.chunks > 0;
-    request.compartments := cardinality(permitted.ids);
+    from (
+        select c.compartment_id, c.chunks, c.words, c.language
+        from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+        where c.chunks > 0
+        limit enough
+    ) as p;
+    is_cut := coalesce(cardinality(permitted.ids) = enough, false);
     request.chunks := permitted.chunks;
     request.words := permitted.words;
 
-    -- Without a language of its own a question is read in every language of what it may find.
-    asked := knowledge.parse_query(
-        knowledge_private.asked_words(query, mode, options),
-        case
+    if words <> '' then
+        -- Without a language of its own a question is read in every language of what it may find.
+        asked := knowledge.parse_query(words, case
             when options ? 'language' then array[options ->> 'language']
             else coalesce(permitted.languages, '{english}')
         end);
-    request.lexemes := asked.lexemes;
-    request.repeats := asked.repeats;
-    request.prefixes := asked.prefixes;
+        request.lexemes := asked.lexemes;
+        request.repeats := asked.repeats;
+        request.prefixes := asked.prefixes;
+        excluded := asked.excluded;
+    elsif options ? 'language' then
+        perform knowledge_private.resolve_language(options ->> 'language');
+    end if;
     request.legs := case
-        when request.compartments = 0 then '{}'
+        when cardinality(permitted.ids) = 0 then '{}'
         else array_remove(array[
-            case when mode <> 'keyword' and request.model_id is not null then 'vector' end,
-            case when asked.lexemes is not null then 'keyword' end
+            case when wants_vectors then 'vector' end,
+            case when request.lexemes is not null then 'keyword' end
         ], null)
     end;
     if 'vector' = any (request.legs) then
-        -- Without a filter the compartments have counted already; chunks that have no vector yet only make it cautious.
-        request.permitted_vectors := case when metadata is null and asked.excluded is null then request.chunks end;
-        request.vector_filter := concat_ws(' and ',
-            knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types, labels, true),
+        narrowed := nullif(concat_ws(' and ',
             documents,
-            case when asked.excluded is not null then format(
+            case when excluded is not null then format(
                 'not exists (select from knowledge.chunks as x '
-                'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', asked.excluded) end);
+                'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', excluded) end), '');
+        if not is_cut then
+            listed := knowledge_private.compartment_predicate(org.org_id, permitted.ids, true);
+        end if;
+        if is_cut or cardinality(permitted.ids) > (select s.long_list from knowledge_private.settings as s) then
+            looked_up := knowledge_private.compartment_look_up(request.asking, source_types, labels);
+        end if;
+        request.vector_filter := concat_ws(' and ', coalesce(listed, looked_up), narrowed);
+        -- Without a filter the compartments have counted already; chunks that have no vector yet only make it cautious.
+        request.permitted_vectors := case when not is_cut and narrowed is null then request.chunks end;
+        if request.chunks > index_worth then
+            if narrowed is null
+                or knowledge_private.more_vectors(request.model_id, request.vector_filter, index_worth)
+            then
+                request.index_filter := concat_ws(' and ', coalesce(looked_up, listed), narrowed);
+            end if;
+        end if;
     end if;
     if 'keyword' = any (request.legs) then
-        request.keyword_predicate := knowledge_private.compartment_predicate(request.asking, permitted.ids, source_types,
-            labels, request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
+        request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids,
+            request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
         request.keyword_filter := concat_ws(' and ',
-            documents,
+            coalesce(documents, 'true'),
             case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
-            case when asked.excluded is not null then format('not t.tsv @@ %L', asked.excluded) end);
+            case when excluded is not null then format('not t.tsv @@ %L', excluded) end);
         request.known := array(
             select c.chunks
             from generate_subscripts(asked.lexemes, 1) as i
-            left join knowledge_private.common_lexemes((request.asking).org_id, permitted.ids, asked.lexemes,
-                asked.prefixes) as c on c.term = i
+            left join knowledge_private.common_lexemes(org.org_id, permitted.ids, asked.lexemes, asked.prefixes) as c
+                on c.term = i
             order by i
         );
     end if;
@@ -142,18 +148,15 @@ declare
     vector_weight double precision := coalesce((options ->> 'vector_weight')::double precision, 1);
     keyword_weight double precision := coalesce((options ->> 'keyword_weight')::double precision, 1);
 begin
+    -- Written so that no argument makes a plan cheaper: then it is made once for a session.
     return query
     with vector_leg as materialized (
         select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
-            request.permitted_vectors, embedding, depth, request.plan) as l
-        where 'vector' = any (request.legs)
+        from knowledge_private.vector_leg(request, embedding, depth) as l
     ),
     keyword_leg as materialized (
         select l.chunk_id, l.score, l.place
-        from knowledge_private.keyword_leg(request.keyword_predicate, request.keyword_filter, request.lexemes,
-            request.repeats, request.prefixes, request.known, request.chunks, request.words, depth) as l
-        where 'keyword' = any (request.legs)
+        from knowledge_private.keyword_leg(request, depth) as l
     ),
     fused as (
         select
@@ -175,6 +178,7 @@ begin
             case when not f.counts then f.keyword_place end, f.chunk_id
         )::integer,
         f.sum_of_ranks,
+        1::double precision,
         f.vector_place,
         f.distance,
         f.keyword_place,
@@ -190,6 +194,55 @@ comment on function knowledge_private.fuse_legs(knowledge_private.search_request
 'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
 legs have only beyond come after all others, in the order of their leg.';
 revoke all on function knowledge_private.fuse_legs(
+    knowledge_private.search_request, vector, integer, jsonb
+) from public;
+
+create function knowledge_private.boost_legs(
+    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+)
+returns setof knowledge_private.ranked
+language plpgsql
+stable
+rows 200
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if request.boost is null then
+        return query
+        select f.* from knowledge_private.fuse_legs(request, embedding, depth, options) as f;
+        return;
+    end if;
+    return query
+    select
+        f.chunk_id,
+        row_number() over (order by n.score desc nulls last, case when n.score is null then f.place end, f.chunk_id)::integer,
+        coalesce(n.score, f.score),
+        n.boost,
+        f.vector_place,
+        f.distance,
+        f.keyword_place,
+        f.keyword_score
+    from knowledge_private.fuse_legs(request, embedding, depth, options) as f
+    cross join lateral (
+        select t.document_id from knowledge.chunks as t
+        where t.org_id = (request.asking).org_id and t.chunk_id = f.chunk_id offset 0
+    ) as c
+    cross join lateral (
+        select knowledge.boost_factor(request.boost, t.metadata, t.updated_at) as boost
+        from knowledge.documents as t
+        where t.org_id = (request.asking).org_id and t.document_id = c.document_id offset 0
+    ) as d
+    cross join lateral (
+        -- What counts in no leg stays where it was, after what does.
+        select case when least(f.vector_place, f.keyword_place) <= 200 then f.score * d.boost end as score, d.boost
+    ) as n
+    order by 2;
+end
+$$;
+
+comment on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer, jsonb) is
+'What fuse_legs gives, in the order of score times boost_factor, if the request has a boost.';
+revoke all on function knowledge_private.boost_legs(
     knowledge_private.search_request, vector, integer, jsonb
 ) from public;
 
@@ -212,29 +265,38 @@ begin
     if cardinality(request.legs) = 0 then
         return;
     end if;
+    if per_document is null then
+        -- One leg that nothing reorders need give no more than is asked for; what the words find depends on the depth.
+        if request.legs = '{vector}' and request.boost is null then
+            depth := k;
+        end if;
+        return query
+        select f.* from knowledge_private.boost_legs(request, embedding, depth, options) as f
+        where f.place <= k and f.score >= min_score
+        order by f.place;
+        return;
+    end if;
     -- Where documents give at most so many chunks, a leg must go deeper until k are found or there is no more.
     loop
-        best := array(select f from knowledge_private.fuse_legs(request, embedding, depth, options) as f);
+        best := array(select f from knowledge_private.boost_legs(request, embedding, depth, options) as f);
         exhausted := cardinality(best) < depth;
-        if per_document is not null then
-            best := array(
-                select (b.chunk_id, row_number() over (order by b.place), b.score, b.vector_place, b.distance,
-                    b.keyword_place, b.keyword_score)::knowledge_private.ranked
-                from (
-                    select
-                        r.*,
-                        row_number() over (partition by c.document_id order by r.place) as turn
-                    from unnest(best) as r
-                    cross join lateral (
-                        select t.document_id from knowledge.chunks as t
-                        where t.org_id = (request.asking).org_id and t.chunk_id = r.chunk_id offset 0
-                    ) as c
-                ) as b
-                where b.turn <= per_document
-                order by b.place
-            );
-        end if;
-        exit when per_document is null or exhausted or cardinality(best) >= k;
+        best := array(
+            select (b.chunk_id, row_number() over (order by b.place), b.score, b.boost, b.vector_place, b.distance,
+                b.keyword_place, b.keyword_score)::knowledge_private.ranked
+            from (
+                select
+                    r.*,
+                    row_number() over (partition by c.document_id order by r.place) as turn
+                from unnest(best) as r
+                cross join lateral (
+                    select t.document_id from knowledge.chunks as t
+                    where t.org_id = (request.asking).org_id and t.chunk_id = r.chunk_id offset 0
+                ) as c
+            ) as b
+            where b.turn <= per_document
+            order by b.place
+        );
+        exit when exhausted or cardinality(best) >= k;
         depth := depth * 4;
     end loop;
     return query

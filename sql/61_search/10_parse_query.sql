@@ -18,6 +18,13 @@ declare
     );
     free text := regexp_replace(parse_query.query, phrase, ' ', 'g');
     words text := regexp_replace(regexp_replace(free, word, ' ', 'g'), stem, ' ', 'g');
+    begun text[] := array(
+        select distinct p.part
+        from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
+        cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
+        -- No lexeme is longer than that.
+        where octet_length(p.part) between 1 and 2046
+    );
     part text[];
     asked tsquery;
 begin
@@ -46,11 +53,13 @@ begin
             from unnest(configs) as c
             cross join lateral unnest(knowledge_private.lexemes(c, words)) as u
             union all
-            select p.part, true, 1
-            from regexp_matches(regexp_replace(free, word, ' ', 'g'), stem, 'g') as m
-            cross join lateral regexp_split_to_table(lower(knowledge_private.plain_text(m[2])), ' ') as p (part)
-            -- No lexeme is longer than that.
-            where octet_length(p.part) between 1 and 2046
+            select b.part, true, 1 from unnest(begun) as b (part)
+            union all
+            -- A stem may end before what was typed: "running" is in chunks as "run".
+            select s.lexeme, false, 1
+            from unnest(begun) as b (part)
+            cross join lateral unnest(configs) as c
+            cross join lateral knowledge_private.stems_begun(c, b.part) as s (lexeme)
         ) as n
         group by n.lexeme, n.prefix
     ) as t;
@@ -60,7 +69,7 @@ $$;
 comment on function knowledge.parse_query(text, text[]) is
 'How a question is read in some languages (text search configurations): lexemes, ascending, each with how often it
 repeats, of which a chunk must have any; prefixes: whether it stands for every lexeme that begins so (word* in the
-question); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
+question, which asks for the shorter stems of words that begin so, too); required, the "quoted phrases", of which it must have all; excluded, the -words and -"phrases", of which it may
 have none. Null where there are none. KB005 when there is no such configuration.';
 revoke all on function knowledge.parse_query(text, text[]) from public;
 grant execute on function knowledge.parse_query(text, text[]) to knowledge_reader;

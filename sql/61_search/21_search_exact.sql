@@ -61,7 +61,7 @@ begin
     -- Row-level security is all that decides here which chunks there are.
     return query execute
         'with permitted as ('
-        '    select c.chunk_id, c.tsv, c.words, d.metadata'
+        '    select c.chunk_id, c.tsv, c.words, d.metadata, d.updated_at'
         '    from knowledge.chunks as c'
         '    inner join knowledge.documents as d on d.document_id = c.document_id'
         '    inner join knowledge.compartments as m on m.compartment_id = c.compartment_id'
@@ -104,16 +104,20 @@ begin
         '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
         '        least(v.place, w.place) <= 200 as counts'
         '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        '), boosted as ('
+        '    select f.*, f.sum_of_ranks'
+        '        * case when $14 is null then 1 else knowledge.boost_factor($14, w.metadata, w.updated_at) end as boosted'
+        '    from fused as f inner join wanted as w on w.chunk_id = f.chunk_id'
         ') '
-        'select (row_number() over (order by f.counts desc, f.sum_of_ranks desc,'
+        'select (row_number() over (order by f.counts desc, f.boosted desc,'
         '        case when not f.counts then f.vector_place end, case when not f.counts then f.keyword_place end,'
-        '        f.chunk_id))::integer as place, f.sum_of_ranks, f.chunk_id,'
+        '        f.chunk_id))::integer as place, f.boosted, f.chunk_id,'
         '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
-        'from fused as f order by place limit $1'
+        'from boosted as f order by place limit $1'
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
         asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes;
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost';
 end
 $$;
 

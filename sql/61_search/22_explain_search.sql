@@ -25,33 +25,29 @@ declare
     counted bigint;
     place integer;
 begin
-    explained := jsonb_build_object('legs', request.legs, 'compartments', request.compartments,
-        'permitted_chunks', request.chunks, 'prepare_ms', prepared, 'settings', (
-            select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
-                'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'long_list', s.long_list)
-            from knowledge_private.settings as s
-        ));
+    -- Counted here, because a search counts no further than it needs.
+    select jsonb_build_object('compartments', count(*), 'permitted_chunks', coalesce(sum(p.chunks), 0))
+    into explained
+    from knowledge_private.permitted_compartments(request.asking, source_types, coalesce(visibility, '{org}')) as p
+    where p.chunks > 0;
+    explained := explained || jsonb_build_object('legs', request.legs, 'prepare_ms', prepared, 'settings', (
+        select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
+            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'long_list', s.long_list)
+        from knowledge_private.settings as s
+    ));
     if 'vector' = any (request.legs) then
         started := clock_timestamp();
         select count(*) into counted
-        from knowledge_private.vector_leg((request.asking).org_id, request.model_id, request.vector_filter,
-            request.permitted_vectors, embedding, depth, request.plan);
+        from knowledge_private.vector_leg(request, embedding, depth);
         explained := explained || jsonb_build_object('vector', jsonb_build_object(
             'rows', counted,
             'ms', knowledge_private.milliseconds_since(started),
-            'plan', case
-                when request.plan = 'exact' then 'exact'
-                else (
-                    select p.plan from knowledge_private.vector_plan((request.asking).org_id, request.model_id,
-                        request.vector_filter, request.permitted_vectors, depth) as p
-                )
-            end));
+            'plan', case when request.index_filter is null then 'exact' else 'index' end));
     end if;
     if 'keyword' = any (request.legs) then
         started := clock_timestamp();
         select count(*) into counted
-        from knowledge_private.keyword_leg(request.keyword_predicate, request.keyword_filter, request.lexemes,
-            request.repeats, request.prefixes, request.known, request.chunks, request.words, depth);
+        from knowledge_private.keyword_leg(request, depth);
         part := jsonb_build_object('rows', counted, 'ms', knowledge_private.milliseconds_since(started));
         for place in select i from generate_subscripts(request.lexemes, 1) as i loop
             execute format('select count(*) from knowledge.chunks as t where %s and t.tsv @@ %L',
@@ -67,7 +63,7 @@ begin
     end if;
     started := clock_timestamp();
     select jsonb_agg(jsonb_build_object(
-        'rank', r.place, 'score', r.score, 'chunk_id', r.chunk_id, 'vector_rank', r.vector_place,
+        'rank', r.place, 'score', r.score, 'boost', r.boost, 'chunk_id', r.chunk_id, 'vector_rank', r.vector_place,
         'vector_distance', r.distance, 'keyword_rank', r.keyword_place, 'keyword_score', r.keyword_score,
         'matched', (
             select jsonb_object_agg(u.lexeme, cardinality(u.positions) order by u.lexeme)
@@ -87,7 +83,7 @@ $$;
 comment on function knowledge.explain_search(text, vector, integer, text, text[], text[], jsonb, text, jsonb) is
 'Why search_scoped answers what it does with the same arguments, as json: legs that take part; compartments and chunks
 permitted; per leg its rows and time, the vector leg''s plan (exact or index), the keyword leg''s terms with the number of
-permitted chunks that have them and their idf; the settings that decide; and for each row both legs'' ranks and measures
+permitted chunks that have them and their idf; the settings that decide; and for each row its boost, both legs'' ranks and measures
 and the matched lexemes with their frequency. Nothing in it is about what the context may not read. Errors as there.';
 revoke all on function knowledge.explain_search(
     text, vector, integer, text, text[], text[], jsonb, text, jsonb

@@ -217,7 +217,7 @@ def test_an_unfinished_ingest_changes_nothing(shared: Database, org: str) -> Non
 def test_compartment_lists_of_any_length_permit_the_same(
     shared: Database, org: str, settings: Callable[[str], None]
 ) -> None:
-    """The permitted compartments are the same as a literal list and as a subquery."""
+    """The permitted compartments are the same as a literal list and as what a long one becomes."""
     backend = shared.connect("app_backend")
     with as_context(backend, org):
         vocabulary(backend)

@@ -28,6 +28,10 @@ SOURCE_TYPES = ["wiki", "mail"]
 SOURCE_IDS = ["1", "2", "3"]
 VISIBILITIES = ["org", "draft"]
 METADATA = [{}, {"team": "x"}, {"team": "y"}, {"team": "x", "year": 1}]
+BOOSTS = [
+    {"boost": {"metadata": {"team": {"x": 3, "y": 0.1}}}},
+    {"boost": {"recency": {"half_life_days": 0.001, "weight": 2}}},
+]
 LEASE = {"lease_holder": "w"}
 _orgs = itertools.count(1)
 
@@ -121,6 +125,7 @@ requests = st.fixed_dictionaries(
         "source_types": st.sampled_from([*[None] * 6, [], ["wiki"], ["mail", "other"]]),
         "visibility": st.sampled_from([*[None] * 3, *[VISIBILITIES] * 3, ["draft"], []]),
         "metadata": st.sampled_from([*[None] * 6, *METADATA]),
+        "options": st.sampled_from([{}, {}, *BOOSTS]),
     }
 )
 
@@ -532,11 +537,13 @@ class Knowledge(RuleBasedStateMachine):
         source_types: list[str] | None,
         visibility: list[str] | None,
         metadata: dict[str, Any] | None,
+        options: dict[str, Any],
     ) -> None:
         """min(k, permitted matches) rows, all permitted, as search_exact ranks them."""
         org = self.orgs[n]
         question = " ".join(mark + word + mark.strip("-") for mark, word in asked)
         given: dict[str, Any] = {"source_types": source_types, "metadata": metadata}
+        given["options"] = options
         if visibility is not None:
             given["visibility"] = visibility
         for mode in ("vector", "keyword", "hybrid"):

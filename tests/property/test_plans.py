@@ -198,11 +198,84 @@ def test_explain_shows_the_partial_index(plans: Database) -> None:
     assert "vectors_1_of_" not in plan[f"({distance}) + 0"]
 
 
+@pytest.mark.parametrize("compartments", [[*SIZES], ["a0", "a2"]])
+def test_many_compartments_are_looked_up_by_key(plans: Database, compartments: list[str]) -> None:
+    """The rows that the index gives are checked one by one: no list, no join with all permitted."""
+    conn = plans.superuser()
+    (query,) = vectors(9, 1)
+    claim = f"row('big', null, array{compartments}, null)::knowledge_private.claim"
+    (predicate,) = conn.execute(
+        f"select knowledge_private.compartment_look_up({claim}, null, '{{org}}')"
+    ).fetchone()
+    conn.execute("set hnsw.iterative_scan = relaxed_order; set enable_sort = off")
+    conn.execute("set enable_seqscan = off; set enable_bitmapscan = off")  # there are only twelve
+    explained = conn.execute(
+        f"explain select t.chunk_id from knowledge.vectors_1 as t where {predicate} order by "
+        f"t.embedding operator(extensions.<=>) '{vector_text(query)}'::extensions.halfvec limit 200"
+    ).fetchall()
+    plan = "\n".join(line for (line,) in explained)
+    assert "Index Scan using vectors_1_of_" in plan
+    assert "Index Scan using compartments_pkey" in plan
+    assert "compartment_id = t.compartment_id" in plan
+    assert "Join" not in plan
+
+
+def test_a_list_that_is_the_whole_org_is_not_written(
+    plans: Database, set_setting: Callable[..., None]
+) -> None:
+    """More than long_list compartments: nothing but the org, only if they are all of its own."""
+    conn = plans.superuser()
+    (numbers,) = conn.execute(
+        "select array_agg(compartment_id) from knowledge.compartments where org_id = 'big'"
+    ).fetchone()
+    for long_list, given, whole in (
+        (len(numbers) - 1, numbers, True),
+        (len(numbers), numbers, False),
+        (0, numbers[1:], False),
+    ):
+        set_setting(long_list=long_list)
+        (predicate,) = conn.execute(
+            "select knowledge_private.compartment_predicate('big', %s, true)", (given,)
+        ).fetchone()
+        listed = f" and t.compartment_id = any ('{{{','.join(map(str, given))}}}'::integer[])"
+        assert predicate == "t.org_id = 'big'" + ("" if whole else listed)
+
+
+@pytest.mark.parametrize("long_list", [1000, 0])
+def test_a_search_that_stopped_counting_is_complete(
+    plans: Database, set_setting: Callable[..., None], long_list: int
+) -> None:
+    """With more compartments than tell that the index is worth while, none is left out."""
+    set_setting(exact_rows=0, index_share=0, long_list=long_list)
+    conn = backend(plans)
+    hits = wanted = 0
+    for n, query in enumerate(vectors(77, 12)):
+        for grants in ([*SIZES], ["a0", "a3"], ["a4", "a5"], []):
+            for given in ({}, FILTERS[1 + n % 3], {"options": {"per_document": 1}}):
+                k = [1, 10, 60, 300][n % 4]
+                with as_context(conn, "big", grants):
+                    found = ask(conn, query, k=k, **given)
+                    exact = ask(conn, query, k=1000, **given | {"options": {"plan": "exact"}})
+                    (shown,) = ask(conn, query, "explain_search", k=1, **given)
+                    readable = rows(conn, "select chunk_id from knowledge.chunks")
+                assert {*ids(found)} <= {*ids(readable)}
+                if "options" not in given:
+                    assert len(found) == min(k, len(exact))
+                    hits += len({*ids(found)} & {*ids(exact)[:k]})
+                    wanted += len(found)
+                    assert shown["explain_search"]["permitted_chunks"] >= len(exact)
+                    if not given:
+                        assert shown["explain_search"]["permitted_chunks"] == sum(
+                            SIZES[grant] for grant in grants
+                        )
+    assert hits / wanted >= 0.99
+
+
 @pytest.mark.parametrize("grants", [[*SIZES], ["a1", "a2"], ["a5"], []])
 def test_every_form_of_the_permission_answers_alike(
     plans: Database, set_setting: Callable[..., None], grants: list[str]
 ) -> None:
-    """A literal list, all of the org and a subquery are three ways to write one thing."""
+    """A literal list, all of the org and a look-up by row are three ways to write one thing."""
     conn = backend(plans)
     queries = vectors(11, 3)
     answers = []

@@ -120,7 +120,7 @@ def test_it_agrees_with_the_search(
     for leg in explained["legs"]:
         assert explained[leg].keys() == legs[leg]
     for r in explained["rows"]:
-        assert r.keys() == {*columns, "chunk_id", "matched"}
+        assert r.keys() == {*columns, "chunk_id", "matched", "boost"}
     if "keyword" in explained["legs"]:
         for term in explained["keyword"]["terms"]:
             names = {"lexeme", "prefix", "repeats", "chunks", "counted_as", "idf"}

@@ -199,13 +199,39 @@ def test_accents_do_not_matter_on_latin_letters(
         ("東京都*", {"japanese"}),
         ("猫*", {"one", "last"}),
         ("th*yroid", set()),
+        # The beginning may be longer than the stem that chunks have: releas, metabol, charger.
+        *(("released"[:n] + "*", {"version"}) for n in range(3, 9)),
+        *(("metabolism"[:n] + "*", {"panel"}) for n in range(3, 11)),
+        ("releasing*", {"version"}),
+        ("chargers*", {"hyphen"}),
+        ("charging*", set()),
+        ("RELEASED* -friday", set()),
     ],
 )
 def test_a_star_asks_for_the_beginning_of_words(
     reader: psycopg.Connection[Any], question: str, names: set[str]
 ) -> None:
-    """word* finds every word that begins so, in both cases of letters."""
+    """word* finds every word that begins so, in both cases, although chunks have stems."""
     assert found(reader, question) == names
+
+
+@pytest.mark.parametrize(
+    ("language", "word"),
+    [
+        *(("english", w) for w in ("running", "organization", "universities", "happiness")),
+        *(("german", w) for w in ("laufen", "Verwaltungen", "freundlich")),
+        *(("french", w) for w in ("mangions", "pommes", "heureusement")),
+        ("simple", "running"),
+    ],
+)
+def test_every_beginning_of_a_word_finds_it(db: Database, language: str, word: str) -> None:
+    """Letter by letter, as one types it, from the third on."""
+    conn = db.connect("app_backend")
+    register(conn)
+    with as_context(conn, "acme"):
+        publish(conn, "doc", [f"zebra {word} zebra"], language=language)
+        for typed in range(3, len(word) + 1):
+            assert found(conn, word[:typed] + "*") == {"doc"}, word[:typed]
 
 
 def test_a_beginning_counts_once(reader: psycopg.Connection[Any]) -> None:
