@@ -5286,6 +5286,7 @@ returns table (
     ordinal integer,
     char_start integer,
     char_end integer,
+    locator text,
     document_metadata jsonb,
     vector_rank integer,
     vector_distance double precision,
@@ -5309,7 +5310,7 @@ begin
     return query
     select
         r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
-        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, d.metadata,
+        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, p.locator, d.metadata,
         r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
     from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
@@ -5345,7 +5346,7 @@ most so many chunks of one document), language (those of the permitted documents
 plain: quotes, minus and * in the question are no operators), boost (by recency or metadata, see boost_factor; for what is
 among the first 200 of a leg).
 A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), times the boost; the citation: source_type, source_id, title, uri,
-heading trail, body, char_start to char_end (from 0, end excluded) in the source; each leg''s rank and its measure (cosine
+heading trail, body, char_start to char_end (from 0, end excluded) in the source, locator ("page 3") where the writer gave one; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
 KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';
 revoke all on function knowledge.search_scoped(
@@ -5599,6 +5600,7 @@ returns table (
     last_ordinal integer,
     char_start integer,
     char_end integer,
+    locator text,
     chunks uuid[]
 )
 language plpgsql
@@ -5648,10 +5650,11 @@ begin
         (array_agg(c.heading order by r.own nulls last, r.ordinal))[1],
         string_agg(c.body, E'\n\n' order by r.ordinal),
         min(r.ordinal), max(r.ordinal), min(c.char_start), max(c.char_end),
+        (array_agg(c.locator order by r.own nulls last, r.ordinal))[1],
         array_agg(c.chunk_id order by r.ordinal)
     from runs as r
     cross join lateral (
-        select p.chunk_id, p.char_start, p.char_end, t.heading, t.body
+        select p.chunk_id, p.char_start, p.char_end, p.locator, t.heading, t.body
         from knowledge.positions as p
         cross join lateral (
             select k.heading, k.body from knowledge.chunks as k
@@ -5670,7 +5673,7 @@ $$;
 comment on function knowledge.passages(uuid[], integer) is
 'Chunks that a search found, widened by up to neighbours (0 to 100) chunks on either side within their documents; where
 these touch or overlap they are one passage. place: from 1, in the order of the best of chunk_ids in it. body: the texts with
-a blank line between. char_start to char_end: in the source. heading: of that best chunk. A chunk_id that is not there, or
+a blank line between. char_start to char_end: in the source. heading and locator: of that best chunk. A chunk_id that is not there, or
 not for this caller, is left out. KB001, KB002 context, KB005 more than 1000 chunk_ids, bad neighbours.';
 revoke all on function knowledge.passages(uuid[], integer) from public;
 grant execute on function knowledge.passages(uuid[], integer) to knowledge_reader;
@@ -6449,4 +6452,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '8ccff3fce4564c9f32ad8ed2988e33d887c1dce09dc14f9a5607e07ecda5e4da', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '744d978d4ac83a3b3761c5fb8db220268243dd48209415ba42dba9e9ee33311f', current_setting('pg_knowledge.granted_usage')::text[]);

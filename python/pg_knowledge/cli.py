@@ -497,6 +497,8 @@ def render_hit(hit: Hit) -> str:
         if rank is not None
     ]
     where = f"{hit.source_type}/{hit.source_id}, characters {hit.char_start}-{hit.char_end}"
+    if hit.locator:
+        where += f", {hit.locator}"
     text = " ".join(hit.body.split())
     return (
         f"{hit.rank:>3}. {hit.title} · {hit.heading or '(no heading)'}\n"

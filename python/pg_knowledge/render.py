@@ -51,6 +51,7 @@ def _piece(hit: Hit | Passage, fence: str) -> str:
         "title": hit.title,
         "heading": hit.heading,
         "uri": hit.uri or "",
+        "locator": hit.locator or "",
         "characters": "" if hit.char_start is None else f"{hit.char_start}-{hit.char_end}",
     }
     listed = "".join(f' {name}="{_attribute(text)}"' for name, text in attributes.items() if text)

@@ -152,7 +152,8 @@ class Hit:
     """One chunk that was found, and where it stands.
 
     rank: from 1. score: sum over the legs of weight / (rrf_k + rank). body:
-    source[char_start:char_end], where the writer gave a range. vector_rank and keyword_rank: None
+    source[char_start:char_end], where the writer gave a range; locator: 'page 3', where it
+    gave one. vector_rank and keyword_rank: None
     where that leg did not find it; vector_distance: cosine, 0 to 2; keyword_score: BM25.
     rerank_score: what a re-ranker gave it; then rank is the order of these scores.
     """
@@ -173,6 +174,7 @@ class Hit:
     ordinal: int
     char_start: int | None
     char_end: int | None
+    locator: str | None
     document_metadata: dict[str, Any]
     vector_rank: int | None
     vector_distance: float | None
@@ -201,6 +203,7 @@ class Passage:
     last_ordinal: int
     char_start: int | None
     char_end: int | None
+    locator: str | None
     chunks: tuple[UUID, ...]
 
 

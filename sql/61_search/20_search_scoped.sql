@@ -26,6 +26,7 @@ returns table (
     ordinal integer,
     char_start integer,
     char_end integer,
+    locator text,
     document_metadata jsonb,
     vector_rank integer,
     vector_distance double precision,
@@ -49,7 +50,7 @@ begin
     return query
     select
         r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
-        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, d.metadata,
+        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, p.locator, d.metadata,
         r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
     from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
@@ -85,7 +86,7 @@ most so many chunks of one document), language (those of the permitted documents
 plain: quotes, minus and * in the question are no operators), boost (by recency or metadata, see boost_factor; for what is
 among the first 200 of a leg).
 A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), times the boost; the citation: source_type, source_id, title, uri,
-heading trail, body, char_start to char_end (from 0, end excluded) in the source; each leg''s rank and its measure (cosine
+heading trail, body, char_start to char_end (from 0, end excluded) in the source, locator ("page 3") where the writer gave one; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
 KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';
 revoke all on function knowledge.search_scoped(

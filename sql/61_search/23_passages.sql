@@ -12,6 +12,7 @@ returns table (
     last_ordinal integer,
     char_start integer,
     char_end integer,
+    locator text,
     chunks uuid[]
 )
 language plpgsql
@@ -61,10 +62,11 @@ begin
         (array_agg(c.heading order by r.own nulls last, r.ordinal))[1],
         string_agg(c.body, E'\n\n' order by r.ordinal),
         min(r.ordinal), max(r.ordinal), min(c.char_start), max(c.char_end),
+        (array_agg(c.locator order by r.own nulls last, r.ordinal))[1],
         array_agg(c.chunk_id order by r.ordinal)
     from runs as r
     cross join lateral (
-        select p.chunk_id, p.char_start, p.char_end, t.heading, t.body
+        select p.chunk_id, p.char_start, p.char_end, p.locator, t.heading, t.body
         from knowledge.positions as p
         cross join lateral (
             select k.heading, k.body from knowledge.chunks as k
@@ -83,7 +85,7 @@ $$;
 comment on function knowledge.passages(uuid[], integer) is
 'Chunks that a search found, widened by up to neighbours (0 to 100) chunks on either side within their documents; where
 these touch or overlap they are one passage. place: from 1, in the order of the best of chunk_ids in it. body: the texts with
-a blank line between. char_start to char_end: in the source. heading: of that best chunk. A chunk_id that is not there, or
+a blank line between. char_start to char_end: in the source. heading and locator: of that best chunk. A chunk_id that is not there, or
 not for this caller, is left out. KB001, KB002 context, KB005 more than 1000 chunk_ids, bad neighbours.';
 revoke all on function knowledge.passages(uuid[], integer) from public;
 grant execute on function knowledge.passages(uuid[], integer) to knowledge_reader;

@@ -29,6 +29,7 @@ HIT = Hit(
     body="Body.",
     ordinal=0,
     char_start=0,
+    locator=None,
     char_end=5,
     document_metadata={},
     vector_rank=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier, Lock
 from typing import Any
 
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from pg_knowledge import Context, Knowledge, KnowledgeError
+from pg_knowledge import Chunk, Context, Knowledge, KnowledgeError, render_context
 from pg_knowledge.errors import Conflict, EmbedderError, InvalidArgument, LeaseLost
 from support import Database, Server
 from support.embedder import ToyEmbedder, Vectors
@@ -349,3 +350,23 @@ def test_status_is_of_the_scope(someone: Callable[..., Knowledge], org: str) -> 
     with pytest.raises((KnowledgeError, psycopg.Error)):
         kb.as_context(Context("")).ingest_status()
     assert wait_until(lambda: kb.ingest("wiki", "d", text(5), **given()).live)
+
+
+def test_locators_reach_citations(someone: Callable[..., Knowledge]) -> None:
+    """Where a chunk stood in the original file is told with it, also when only that has changed."""
+    kb = someone()
+    pages = [Chunk(n, "", f"owl {n}", n, n + 1, 2, f"page {n + 1}") for n in range(3)]
+    kb.ingest("file", "d", "", **given(chunks=pages))
+    assert {hit.body: hit.locator for hit in kb.search("owl")} == {
+        "owl 0": "page 1",
+        "owl 1": "page 2",
+        "owl 2": "page 3",
+    }
+    moved = [replace(page, locator=f"page {page.ordinal + 2}") for page in pages]
+    report = kb.ingest("file", "d", "", **given(chunks=moved))
+    assert (report.embedded, report.skipped) == (0, 3)
+    (hit,) = kb.search('"owl 2"', mode="keyword")
+    assert hit.locator == "page 4"
+    (passage,) = kb.passages([hit], 0)
+    assert passage.locator == "page 4"
+    assert 'locator="page 4"' in render_context([passage])
