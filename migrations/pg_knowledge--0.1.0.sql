@@ -280,6 +280,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
+    enough_weight real not null default 0.6 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
@@ -307,6 +308,8 @@ comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is
 'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+comment on column knowledge_private.settings.enough_weight is
+'The keyword leg takes no more candidates by common lexemes when those it has taken some by are this share of the idf.';
 comment on column knowledge_private.settings.long_list is
 'More compartments than this are looked up row by row where an org''s vector index is walked, and not written as a list.';
 comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';
@@ -4496,10 +4499,11 @@ declare
     best knowledge_private.measured[];
 begin
     -- One pass reads the term frequencies of each row; what is counted and scored after that is numbers. Frequencies are
-    -- counted over every permitted chunk; only then does the caller's filter narrow what is ranked.
+    -- counted over every permitted chunk; only then does the caller's filter narrow what is ranked. All is double precision:
+    -- with an integer, 0.75 is numeric, which takes as long as reading the row.
     select format(
-        'with hit as materialized (select t.chunk_id, t.words, %s as wanted%s from knowledge.chunks as t '
-        'where %s and t.tsv @@ %L'
+        'with hit as materialized (select t.chunk_id, 1.2 * (0.25 + 0.75 * t.words::double precision / $3) as longer, '
+        '%s as wanted%s from knowledge.chunks as t where %s and t.tsv @@ %L'
         '), found as materialized (select %s from hit as h'
         '), idf as materialized (select %s from found as f'
         '), scored as (select h.chunk_id, %s as score from hit as h cross join idf as i where h.wanted) '
@@ -4508,8 +4512,8 @@ begin
         filter,
         string_agg(format(
             case
-                when q.prefix then ', (t.tsv @@ %L)::integer as tf%s'
-                else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s'
+                when q.prefix then ', (t.tsv @@ %L)::integer::double precision as tf%s'
+                else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
         string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
@@ -4519,8 +4523,7 @@ begin
                 else format('%L::double precision as n%s', q.known, q.place)
             end, ', ' order by q.place),
         string_agg(format('ln(1 + ($2 - f.n%1$s + 0.5) / (f.n%1$s + 0.5)) as w%1$s', q.place), ', ' order by q.place),
-        string_agg(format('%s * i.w%2$s * h.tf%2$s * 2.2 / (h.tf%2$s + 1.2 * (0.25 + 0.75 * h.words / $3))',
-            q.repeats, q.place), ' + ' order by q.place),
+        string_agg(format('%s * i.w%2$s * h.tf%2$s * 2.2 / (h.tf%2$s + h.longer)', q.repeats, q.place), ' + ' order by q.place),
         depth)
     into statement
     from unnest(terms, repeats, prefixes, known, picked)
@@ -4564,17 +4567,33 @@ declare
         order by u.known, u.place
     );
     budget double precision := (select s.candidates from knowledge_private.settings as s);
+    -- Lexemes that nobody counted are in less than a hundredth of the chunks; repeats times idf, each at least.
+    weights double precision[] := array(
+        select u.repeats * ln(1 + (request.chunks - u.n + 0.5) / (u.n + 0.5))
+        from (
+            select r.repeats, coalesce(r.known, request.chunks / 100.0) as n, r.place
+            from unnest(request.repeats, request.known) with ordinality as r (repeats, known, place)
+        ) as u
+        order by u.place
+    );
+    -- What a chunk may weigh that has none of the lexemes that choose candidates.
+    missed double precision := (select coalesce(sum(weights[i]), 0) from unnest(left_over) as i);
+    bearable double precision := (
+        select (1 - s.enough_weight) * (select sum(w) from unnest(weights) as w) from knowledge_private.settings as s
+    );
     best knowledge_private.measured[];
 begin
     if not 'keyword' = any (request.legs) then
         return;
     end if;
-    -- The common words come in from the rarest on, as far as the budget goes; and further, while too little was found.
+    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; and
+    -- further, while too little was found.
     while cardinality(left_over) > 0
-        and (request.known[left_over[1]] <= budget or not true = any (picked))
+        and (not true = any (picked) or (request.known[left_over[1]] <= budget and missed > bearable))
     loop
         picked[left_over[1]] := true;
         budget := budget - request.known[left_over[1]];
+        missed := missed - weights[left_over[1]];
         left_over := left_over[2:];
     end loop;
     loop
@@ -5525,7 +5544,8 @@ begin
     where p.chunks > 0;
     explained := explained || jsonb_build_object('legs', request.legs, 'prepare_ms', prepared, 'settings', (
         select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
-            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'long_list', s.long_list)
+            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'enough_weight', s.enough_weight,
+            'long_list', s.long_list)
         from knowledge_private.settings as s
     ));
     if 'vector' = any (request.legs) then
@@ -6452,4 +6472,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '744d978d4ac83a3b3761c5fb8db220268243dd48209415ba42dba9e9ee33311f', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '4c09d614dbcff2f30a35be66cc3759e3e9777e3a9d219b2799e17c808014b2af', current_setting('pg_knowledge.granted_usage')::text[]);

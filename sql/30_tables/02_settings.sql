@@ -9,6 +9,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
+    enough_weight real not null default 0.6 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
@@ -36,6 +37,8 @@ comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is
 'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+comment on column knowledge_private.settings.enough_weight is
+'The keyword leg takes no more candidates by common lexemes when those it has taken some by are this share of the idf.';
 comment on column knowledge_private.settings.long_list is
 'More compartments than this are looked up row by row where an org''s vector index is walked, and not written as a list.';
 comment on column knowledge_private.settings.lease is 'How long a writer holds a version without renewing it.';

@@ -96,10 +96,11 @@ declare
     best knowledge_private.measured[];
 begin
     -- One pass reads the term frequencies of each row; what is counted and scored after that is numbers. Frequencies are
-    -- counted over every permitted chunk; only then does the caller's filter narrow what is ranked.
+    -- counted over every permitted chunk; only then does the caller's filter narrow what is ranked. All is double precision:
+    -- with an integer, 0.75 is numeric, which takes as long as reading the row.
     select format(
-        'with hit as materialized (select t.chunk_id, t.words, %s as wanted%s from knowledge.chunks as t '
-        'where %s and t.tsv @@ %L'
+        'with hit as materialized (select t.chunk_id, 1.2 * (0.25 + 0.75 * t.words::double precision / $3) as longer, '
+        '%s as wanted%s from knowledge.chunks as t where %s and t.tsv @@ %L'
         '), found as materialized (select %s from hit as h'
         '), idf as materialized (select %s from found as f'
         '), scored as (select h.chunk_id, %s as score from hit as h cross join idf as i where h.wanted) '
@@ -108,8 +109,8 @@ begin
         filter,
         string_agg(format(
             case
-                when q.prefix then ', (t.tsv @@ %L)::integer as tf%s'
-                else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1) as tf%s'
+                when q.prefix then ', (t.tsv @@ %L)::integer::double precision as tf%s'
+                else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
         string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
@@ -119,8 +120,7 @@ begin
                 else format('%L::double precision as n%s', q.known, q.place)
             end, ', ' order by q.place),
         string_agg(format('ln(1 + ($2 - f.n%1$s + 0.5) / (f.n%1$s + 0.5)) as w%1$s', q.place), ', ' order by q.place),
-        string_agg(format('%s * i.w%2$s * h.tf%2$s * 2.2 / (h.tf%2$s + 1.2 * (0.25 + 0.75 * h.words / $3))',
-            q.repeats, q.place), ' + ' order by q.place),
+        string_agg(format('%s * i.w%2$s * h.tf%2$s * 2.2 / (h.tf%2$s + h.longer)', q.repeats, q.place), ' + ' order by q.place),
         depth)
     into statement
     from unnest(terms, repeats, prefixes, known, picked)
@@ -164,17 +164,33 @@ declare
         order by u.known, u.place
     );
     budget double precision := (select s.candidates from knowledge_private.settings as s);
+    -- Lexemes that nobody counted are in less than a hundredth of the chunks; repeats times idf, each at least.
+    weights double precision[] := array(
+        select u.repeats * ln(1 + (request.chunks - u.n + 0.5) / (u.n + 0.5))
+        from (
+            select r.repeats, coalesce(r.known, request.chunks / 100.0) as n, r.place
+            from unnest(request.repeats, request.known) with ordinality as r (repeats, known, place)
+        ) as u
+        order by u.place
+    );
+    -- What a chunk may weigh that has none of the lexemes that choose candidates.
+    missed double precision := (select coalesce(sum(weights[i]), 0) from unnest(left_over) as i);
+    bearable double precision := (
+        select (1 - s.enough_weight) * (select sum(w) from unnest(weights) as w) from knowledge_private.settings as s
+    );
     best knowledge_private.measured[];
 begin
     if not 'keyword' = any (request.legs) then
         return;
     end if;
-    -- The common words come in from the rarest on, as far as the budget goes; and further, while too little was found.
+    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; and
+    -- further, while too little was found.
     while cardinality(left_over) > 0
-        and (request.known[left_over[1]] <= budget or not true = any (picked))
+        and (not true = any (picked) or (request.known[left_over[1]] <= budget and missed > bearable))
     loop
         picked[left_over[1]] := true;
         budget := budget - request.known[left_over[1]];
+        missed := missed - weights[left_over[1]];
         left_over := left_over[2:];
     end loop;
     loop

@@ -577,20 +577,22 @@ def keyword(server: LocalServer, options: Options, figures: dict[str, float]) ->
             found = backend.execute(SCOPED, (text, None, None, "keyword", K))
             return [made.chunk_number(row[2]) for row in found]
 
-        default = superuser.execute("select candidates from knowledge_private.settings").fetchone()
+        query = "select candidates, enough_weight from knowledge_private.settings"
+        default = superuser.execute(query).fetchone()
         assert default
-        budgets = {"bounded": default[0], "unbounded": 2_000_000_000}
+        bounds = {"bounded": default, "unbounded": (2_000_000_000, 1)}
         if options.sweep:
-            budgets |= {f"candidates {n}": n for n in (1000, 2000, 10000, 20000)}
+            bounds |= {f"candidates {n}": (n, default[1]) for n in (1000, 2000, 10000, 20000)}
+            bounds |= {f"enough_weight {w}": (default[0], w) for w in (0.5, 0.7, 1)}
         times: dict[str, list[float]] = {}
         answers: dict[str, list[Answer]] = {}
         with as_context(backend, "library"):
-            for name, candidates in budgets.items():
-                setting(superuser, candidates=candidates)
+            for name, (candidates, enough_weight) in bounds.items():
+                setting(superuser, candidates=candidates, enough_weight=enough_weight)
                 t, a = run({name: ask}, questions)
                 times |= t
                 answers |= a
-        setting(superuser, candidates=default[0])
+        setting(superuser, candidates=default[0], enough_weight=default[1])
         if lancedb:
             times |= run({"LanceDB full text": lance_words(folder, corpus)}, questions)[0]
         table: dict[str, Any] = {name: spread(t) for name, t in times.items()}
@@ -707,7 +709,9 @@ def compartments(server: LocalServer, options: Options, figures: dict[str, float
         made.load(superuser, corpus, model, say)
         promote(superuser)
         backends = {org: db.connect("app_backend") for org in corpus.orgs}
-        lists = {"": None} | ({"list": 10**9, "subquery": 0} if options.sweep else {})
+        lists = {"": None} | ({"list": 10**9, "look-up": 0} if options.sweep else {})
+        default = superuser.execute("select long_list from knowledge_private.settings").fetchone()
+        assert default
         for grant, size in opens.items():
             permitted = {
                 o: np.flatnonzero((corpus.org == o) & (np.tile(place, 2) < size)) for o in (0, 1)
@@ -733,7 +737,7 @@ def compartments(server: LocalServer, options: Options, figures: dict[str, float
                         "rows": min(map(len, answers[org])) / min(K, size),
                     }
             if options.sweep:
-                setting(superuser, long_list=1000)
+                setting(superuser, long_list=default[0])
             for name in ("recall", "rows"):
                 figure = {"recall": "min_recall", "rows": "min_rows_share"}[name]
                 figures[figure] = min(figures.get(figure, 1), row["shared"][name])

@@ -126,6 +126,7 @@ def test_it_agrees_with_the_search(
             names = {"lexeme", "prefix", "repeats", "chunks", "counted_as", "idf"}
             assert term.keys() == names
     deciding = {"exact_rows", "index_share", "scanned_chunks", "candidates", "long_list"}
+    deciding.add("enough_weight")
     assert explained["settings"].keys() == deciding
     timings = [explained["prepare_ms"], explained["search_ms"]]
     timings += [explained[leg]["ms"] for leg in explained["legs"]]
