@@ -3786,13 +3786,13 @@ begin
         return 0;
     end if;
     perform knowledge_private.check_vectors(model, embeddings);
-    -- The chunks first: who deletes or moves one has locked it, and is waited for here, not by it.
-    perform from knowledge.chunks as c
-    where (c.org_id, c.chunk_id) in (
-        select j.org_id, j.chunk_id from knowledge_private.embedding_jobs as j
+    -- The documents first, as whoever publishes, moves or deletes their chunks does.
+    perform from knowledge.documents as d
+    where (d.org_id, d.document_id) in (
+        select j.org_id, j.document_id from knowledge_private.embedding_jobs as j
         where j.claim = complete_embeddings.claim and j.chunk_id = any (complete_embeddings.chunk_ids)
     )
-    order by c.org_id, c.chunk_id
+    order by d.org_id, d.document_id
     for share;
     execute format(
         'with done as ('
@@ -3903,16 +3903,21 @@ declare
     asking knowledge_private.claim := knowledge_private.context();
     revived bigint;
 begin
+    perform from knowledge.documents as d
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.document_id in (
+            select j.document_id from knowledge_private.embedding_jobs as j where j.org_id = asking.org_id and j.dead
+        )
+    order by d.document_id
+    for share;
     update knowledge_private.embedding_jobs as j
     set dead = false, attempts = 0, claim = null, due_at = knowledge_private.clock()
+    from knowledge.documents as d
     where
         j.org_id = asking.org_id and j.dead
-        and exists (
-            select from knowledge.documents as d
-            where
-                d.org_id = j.org_id and d.document_id = j.document_id
-                and d.org_scope is not distinct from asking.org_scope
-        );
+        and d.org_id = j.org_id and d.document_id = j.document_id
+        and d.org_scope is not distinct from asking.org_scope;
     get diagnostics revived = row_count;
     if revived > 0 then
         perform pg_notify('knowledge_embeddings', '');
@@ -6472,4 +6477,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '4c09d614dbcff2f30a35be66cc3759e3e9777e3a9d219b2799e17c808014b2af', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'd7147497ebc0352782352576db26a7eac10ec6508da0a01c5c9da98aafc3b81c', current_setting('pg_knowledge.granted_usage')::text[]);

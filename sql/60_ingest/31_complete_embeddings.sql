@@ -23,13 +23,13 @@ begin
         return 0;
     end if;
     perform knowledge_private.check_vectors(model, embeddings);
-    -- The chunks first: who deletes or moves one has locked it, and is waited for here, not by it.
-    perform from knowledge.chunks as c
-    where (c.org_id, c.chunk_id) in (
-        select j.org_id, j.chunk_id from knowledge_private.embedding_jobs as j
+    -- The documents first, as whoever publishes, moves or deletes their chunks does.
+    perform from knowledge.documents as d
+    where (d.org_id, d.document_id) in (
+        select j.org_id, j.document_id from knowledge_private.embedding_jobs as j
         where j.claim = complete_embeddings.claim and j.chunk_id = any (complete_embeddings.chunk_ids)
     )
-    order by c.org_id, c.chunk_id
+    order by d.org_id, d.document_id
     for share;
     execute format(
         'with done as ('

@@ -8,16 +8,21 @@ declare
     asking knowledge_private.claim := knowledge_private.context();
     revived bigint;
 begin
+    perform from knowledge.documents as d
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.document_id in (
+            select j.document_id from knowledge_private.embedding_jobs as j where j.org_id = asking.org_id and j.dead
+        )
+    order by d.document_id
+    for share;
     update knowledge_private.embedding_jobs as j
     set dead = false, attempts = 0, claim = null, due_at = knowledge_private.clock()
+    from knowledge.documents as d
     where
         j.org_id = asking.org_id and j.dead
-        and exists (
-            select from knowledge.documents as d
-            where
-                d.org_id = j.org_id and d.document_id = j.document_id
-                and d.org_scope is not distinct from asking.org_scope
-        );
+        and d.org_id = j.org_id and d.document_id = j.document_id
+        and d.org_scope is not distinct from asking.org_scope;
     get diagnostics revived = row_count;
     if revived > 0 then
         perform pg_notify('knowledge_embeddings', '');

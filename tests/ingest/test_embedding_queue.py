@@ -400,3 +400,23 @@ def test_worker_process(db: Database) -> None:
         process.kill()
         process.wait()
     assert len(kb.search("owl", mode="vector", k=10)) == 6
+
+
+def test_a_worker_and_a_publisher_meet(db: Database) -> None:
+    """The vector of a chunk that is just being published with one: both go through, in turn."""
+    kb = knowledge(db)
+    publish(kb, "d")
+    conn = db.connect("app_trusted")
+    claimed = claim(conn)
+    other = db.connect("app_backend")
+    stored: list[int] = []
+    with other.transaction():
+        text = "\n\n".join(f"# Section {n}\n\nowl d {n}" for n in range(3))
+        Knowledge(other, Context("acme"), embedder=ToyEmbedder()).ingest("wiki", "d", text)
+        late = Thread(target=lambda: stored.append(complete(conn, claimed)))
+        late.start()
+        waiting = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        wait_until(lambda: rows(db.superuser(), waiting, conn.info.backend_pid))
+    late.join(10)
+    assert stored == [0]
+    assert len(kb.search("owl", mode="vector")) == 3

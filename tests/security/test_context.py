@@ -17,6 +17,7 @@ from support.knowledge import rows, search
 CHUNKS = "select body from knowledge.chunks order by body"
 # These need no context: they make one, or concern the whole database.
 CONTEXTLESS = {
+    "boost_factor",
     "claim_embeddings",
     "complete_embeddings",
     "fail_embeddings",
@@ -40,6 +41,7 @@ SAMPLES = {
     "integer[]": "{0}",
     "bytea[]": "{}",
     "interval": "1 minute",
+    "timestamp with time zone": "2026-01-01",
     "extensions.vector": "[1,0,0,0,0,0,0,0]",
     "extensions.vector[]": '{"[1,0,0,0,0,0,0,0]"}',
 }
