@@ -3496,7 +3496,7 @@ begin
         coalesce(array_agg(p.compartment_id), '{}') as ids,
         coalesce(sum(p.chunks), 0) as chunks,
         coalesce(sum(p.words), 0) as words,
-        array_agg(distinct p.language collate "C") as languages
+        array_agg(distinct p.language) as languages
     into permitted
     from (
         select c.compartment_id, c.chunks, c.words, c.language
@@ -5094,4 +5094,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '1593e4735bbd7a76b996da650dfbc935609385682312241d712f7e8f8b87dc5a', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '76a5660e534b3e0f4dd5c0ac55186518032ebc9d72413387a718ebbb9fb97259', current_setting('pg_knowledge.granted_usage')::text[]);
