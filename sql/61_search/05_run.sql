@@ -50,7 +50,7 @@ begin
         coalesce(array_agg(p.compartment_id), '{}') as ids,
         coalesce(sum(p.chunks), 0) as chunks,
         coalesce(sum(p.words), 0) as words,
-        array_agg(distinct p.language collate "C") as languages
+        array_agg(distinct p.language) as languages
     into permitted
     from (
         select c.compartment_id, c.chunks, c.words, c.language
