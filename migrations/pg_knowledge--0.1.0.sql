@@ -6477,8 +6477,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-<<<<<<< HEAD
-values ('0.1.0', 'd7147497ebc0352782352576db26a7eac10ec6508da0a01c5c9da98aafc3b81c', current_setting('pg_knowledge.granted_usage')::text[]);
-=======
-values ('0.1.0', '76a5660e534b3e0f4dd5c0ac55186518032ebc9d72413387a718ebbb9fb97259', current_setting('pg_knowledge.granted_usage')::text[]);
->>>>>>> 0beead26f0d0e79fb319be58c2d5fecb44ce9fb9
+values ('0.1.0', '39d284b20602707a255e39b93c5c6ea53a1abeec3fe60f16fbe1837fb2f22064', current_setting('pg_knowledge.granted_usage')::text[]);
