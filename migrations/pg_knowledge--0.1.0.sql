@@ -259,7 +259,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
-    enough_weight real not null default 0.6 check (enough_weight between 0 and 1),
+    enough_weight real not null default 0.65 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
@@ -5094,4 +5094,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '76a5660e534b3e0f4dd5c0ac55186518032ebc9d72413387a718ebbb9fb97259', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '28d14b702772b8326742fcc72aa6e5dc31f33b8c800e267ddbaea183b4b45a74', current_setting('pg_knowledge.granted_usage')::text[]);
