@@ -280,7 +280,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
-    enough_weight real not null default 0.6 check (enough_weight between 0 and 1),
+    enough_weight real not null default 0.65 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),
@@ -6477,4 +6477,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '39d284b20602707a255e39b93c5c6ea53a1abeec3fe60f16fbe1837fb2f22064', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '6377dc8d484d9cb5a8789850ad5cda08c66670ca7dc11581520846cc25e0264e', current_setting('pg_knowledge.granted_usage')::text[]);

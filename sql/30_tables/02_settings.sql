@@ -9,7 +9,7 @@ create table knowledge_private.settings (
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
     candidates integer not null default 7000 check (candidates >= 1),
-    enough_weight real not null default 0.6 check (enough_weight between 0 and 1),
+    enough_weight real not null default 0.65 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
     abandoned interval not null default interval '1 day' check (abandoned >= interval '0'),

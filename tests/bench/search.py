@@ -584,14 +584,15 @@ def keyword(server: LocalServer, options: Options, figures: dict[str, float]) ->
         if options.sweep:
             bounds |= {f"candidates {n}": (n, default[1]) for n in (1000, 2000, 10000, 20000)}
             bounds |= {f"enough_weight {w}": (default[0], w) for w in (0.5, 0.7, 1)}
-        times: dict[str, list[float]] = {}
-        answers: dict[str, list[Answer]] = {}
+        times: dict[str, list[float]] = {name: [] for name in bounds}
+        answers: dict[str, list[Answer]] = {name: [] for name in bounds}
         with as_context(backend, "library"):
-            for name, (candidates, enough_weight) in bounds.items():
-                setting(superuser, candidates=candidates, enough_weight=enough_weight)
-                t, a = run({name: ask}, questions)
-                times |= t
-                answers |= a
+            for question in questions:
+                for name, (candidates, enough_weight) in bounds.items():
+                    setting(superuser, candidates=candidates, enough_weight=enough_weight)
+                    t, a = run({name: ask}, [question])
+                    times[name] += t[name]
+                    answers[name] += a[name]
         setting(superuser, candidates=default[0], enough_weight=default[1])
         if lancedb:
             times |= run({"LanceDB full text": lance_words(folder, corpus)}, questions)[0]
