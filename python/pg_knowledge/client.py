@@ -31,6 +31,7 @@ from .errors import (
     LeaseLost,
     ModelMismatch,
     database_errors,
+    error_text,
 )
 from .staging import Digests, Parts, embedded_text
 from .types import (
@@ -218,7 +219,8 @@ class Knowledge:
                     [parts[n] for n in range(start, min(start + batch_size, len(parts)))]
                     for start in range(0, len(parts), batch_size)
                 )
-                for _batch in _Transfer(self, version, embedder, concurrency).run(again):
+                anew = version | {"staged": [], "unembedded": []}
+                for _batch in _Transfer(self, anew, embedder, concurrency).run(again):
                     pass
             return self._finalize(version, embedder is None)
 
@@ -292,13 +294,11 @@ class Knowledge:
             raise
 
     def _release(self, version: Row, error: str | None = None) -> None:
-        if error is not None:
-            error = error.replace("\0", "").encode(errors="replace").decode()[:2000]
         self._call(
             "select knowledge.release_version(%s, %s, %s)",
             version["version_id"],
             version["lease"],
-            error,
+            None if error is None else error_text(error),
         )
 
     def _todo(self, version: Row, parts: Sequence[Chunk], digests: Digests) -> set[int]:
@@ -687,9 +687,9 @@ class _Transfer:
         self.embedded = 0
 
     def run(self, batches: Iterable[Sequence[Chunk]]) -> Iterator[Sequence[Chunk]]:
-        """Each batch when it is stored. What was staged before is not staged again, unless it is
-        given a second time. With more than one call of the embedder at a time the calls are made
-        in threads, and the lease is renewed while they are waited for."""
+        """Each batch when it is stored. What begin_version called staged is not staged again. With
+        more than one call of the embedder at a time the calls are made in threads, and the lease
+        is renewed while they are waited for."""
         if self._concurrency == 1 or self._embedder is None:
             for batch in batches:
                 texts = self._stage(batch)

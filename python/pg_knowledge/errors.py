@@ -26,6 +26,7 @@ __all__ = [
     "QuotaExceeded",
     "UnknownVocabulary",
     "database_errors",
+    "error_text",
 ]
 
 
@@ -130,6 +131,11 @@ class EmbedderError(KnowledgeError):
 _BY_CODE: dict[str, type[KnowledgeError]] = {
     kind.code: kind for kind in KnowledgeError.__subclasses__() if kind.code
 } | {"42501": NotPermitted, "3F000": InstallationError, "42883": InstallationError}
+
+
+def error_text(message: str) -> str:
+    """The message as PostgreSQL can store it: no NUL, no lone surrogate, 2000 characters."""
+    return message.replace("\0", "").encode(errors="replace").decode()[:2000]
 
 
 @contextmanager

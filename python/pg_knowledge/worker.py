@@ -21,7 +21,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from .embedding import Embedder, retry_after, stored_vectors
-from .errors import InvalidArgument, database_errors
+from .errors import InvalidArgument, database_errors, error_text
 from .staging import embedded_text
 from .vectors import Vectors, vector_dumper
 
@@ -152,7 +152,7 @@ class Worker:
             "select knowledge.fail_embeddings(%s, %s, %s, %s) as failed",
             rows[0]["claim"],
             [row["chunk_id"] for row in rows],
-            reason.replace("\0", "").encode(errors="replace").decode()[:2000],
+            error_text(reason),
             wait,
         )
         return int(row["failed"])
