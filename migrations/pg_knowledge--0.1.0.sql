@@ -225,12 +225,14 @@ revoke all on function knowledge_private.check_flags(jsonb, text[], text) from p
 
 create function knowledge_private.is_blank(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Written out, because what [:space:] holds beyond ASCII depends on the locale of the database.
-    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]'
+    return value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]';
+end
 $$;
 
 comment on function knowledge_private.is_blank(text) is
@@ -726,6 +728,7 @@ comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
 create table knowledge_private.staged_unchanged (
     org_id text collate "C" not null,
     version_id uuid not null,
+    span int4range not null,
     ordinals integer[] not null,
     content_hashes bytea[] not null,
     char_starts integer[] not null,
@@ -740,6 +743,7 @@ comment on table knowledge_private.staged_unchanged is
 'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
 comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
 comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
+comment on column knowledge_private.staged_unchanged.span is 'From the lowest to the highest of them.';
 comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
 comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
 comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';
@@ -2078,17 +2082,21 @@ set search_path = pg_catalog, pg_temp
 as $$
     with old as (
         delete from knowledge_private.staged_unchanged as u
-        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
+        where
+            u.org_id = version.org_id and u.version_id = version.version_id
+            -- In this order: lists are compared each with each.
+            and u.span && (select int4range(min(b.ordinal), max(b.ordinal), '[]') from unnest(batch) as b (ordinal))
+            and u.ordinals && batch
         returning u.*
     )
     insert into knowledge_private.staged_unchanged
     select
-        old.org_id, old.version_id, array_agg(a.ordinal), array_agg(a.content_hash), array_agg(a.char_start),
-        array_agg(a.char_end), array_agg(a.locator)
+        old.org_id, old.version_id, int4range(min(a.ordinal), max(a.ordinal), '[]'), array_agg(a.ordinal),
+        array_agg(a.content_hash), array_agg(a.char_start), array_agg(a.char_end), array_agg(a.locator)
     from old
     cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
         as a (ordinal, content_hash, char_start, char_end, locator)
-    where a.ordinal <> all (batch)
+    where not exists (select from unnest(batch) as b (ordinal) where b.ordinal = a.ordinal)
     group by old.org_id, old.version_id;
 
     with old as (
@@ -2364,7 +2372,12 @@ revoke all on function knowledge_private.check_vectors(knowledge.models, vector[
 -- Publishing the difference: what stays keeps its row, its id and its vector; what is new comes in; what is gone goes.
 
 create function knowledge_private.pair_chunks(
-    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out words integer[], out gone uuid[]
+    version knowledge.versions,
+    out chunk_ids uuid[],
+    out kept boolean[],
+    out words integer[],
+    out placed boolean[],
+    out gone uuid[]
 )
 language sql
 volatile
@@ -2378,12 +2391,18 @@ as $$
             coalesce(
                 s.words, l.words, max(l.words) over (partition by coalesce(s.content_hash, l.content_hash))
             ) as words,
-            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id
+            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id,
+            l.ordinal is not null
+            and (l.ordinal, l.words, l.char_start, l.char_end, l.locator)
+            is not distinct from (s.ordinal, coalesce(s.words, l.words), s.char_start, s.char_end, s.locator) as placed
         from (
             select
                 c.ordinal,
                 c.verdict,
                 c.words,
+                c.char_start,
+                c.char_end,
+                c.locator,
                 case when c.verdict = 'admitted' then c.content_hash end as content_hash,
                 row_number() over (partition by c.verdict = 'admitted', c.content_hash order by c.ordinal) as turn
             from knowledge_private.staged(version) as c
@@ -2391,7 +2410,11 @@ as $$
         full join (
             select
                 p.chunk_id,
+                p.ordinal,
                 p.words,
+                p.char_start,
+                p.char_end,
+                p.locator,
                 p.content_hash,
                 row_number() over (partition by p.content_hash order by p.ordinal) as turn
             from knowledge.positions as p
@@ -2402,14 +2425,15 @@ as $$
         array_agg(p.chunk_id order by p.ordinal) filter (where p.ordinal is not null),
         array_agg(p.live_id is not null order by p.ordinal) filter (where p.ordinal is not null),
         array_agg(p.words order by p.ordinal) filter (where p.ordinal is not null),
+        array_agg(p.placed order by p.ordinal) filter (where p.ordinal is not null),
         coalesce(array_agg(p.live_id) filter (where p.ordinal is null), '{}')
     from pair as p
 $$;
 
 comment on function knowledge_private.pair_chunks(knowledge.versions) is
 'Pairs the admitted chunks of a version with the live ones of its document that have the same text. By ordinal + 1:
-chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length. gone: the live chunks
-that pair with none.';
+chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length; placed, whether its
+position is right already. gone: the live chunks that pair with none.';
 revoke all on function knowledge_private.pair_chunks(knowledge.versions) from public;
 
 create function knowledge_private.count_chunks(org_id text, document_id uuid, compartment_id integer, sign integer)
@@ -2598,7 +2622,7 @@ comment on function knowledge_private.index_anew(knowledge.versions) is
 revoke all on function knowledge_private.index_anew(knowledge.versions) from public;
 
 create function knowledge_private.place_chunks(
-    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[]
+    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[], placed boolean[]
 )
 returns void
 language plpgsql
@@ -2618,21 +2642,18 @@ begin
         version.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], place_chunks.compartment_id,
         s.content_hash, place_chunks.words[s.ordinal + 1], s.char_start, s.char_end, s.locator
     from knowledge_private.staged(version) as s
-    where s.verdict = 'admitted'
+    where s.verdict = 'admitted' and not placed[s.ordinal + 1]
     order by s.ordinal
     on conflict (org_id, document_id, ordinal) do update
     set
         words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end,
-        locator = excluded.locator
-    where
-        (p.words, p.char_start, p.char_end, p.locator)
-        is distinct from (excluded.words, excluded.char_start, excluded.char_end, excluded.locator);
+        locator = excluded.locator;
 end
 $$;
 
-comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) is
-'Writes the positions of the admitted chunks of a version; chunk_ids and words as pair_chunks returns them.';
-revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) from public;
+comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[], boolean[]) is
+'Writes the positions of the admitted chunks of a version; chunk_ids, words and placed as pair_chunks returns them.';
+revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[], boolean[]) from public;
 
 create function knowledge_private.publish(
     version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
@@ -2702,7 +2723,7 @@ begin
         delete from knowledge.chunks as c where c.org_id = version.org_id and c.chunk_id = chunk;
     end loop;
     perform knowledge_private.hold_chunks(version, chunk_ids);
-    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words);
+    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words, pair.placed);
     if version.model_id is not null then
         without_vector := knowledge_private.queue_embeddings(version);
     end if;
@@ -3258,7 +3279,8 @@ begin
             c.tokens,
             c.locator,
             c.verdict,
-            c.reason
+            c.reason,
+            knowledge_private.is_blank(c.body) as blank
         from jsonb_to_recordset(chunks) as c (
             ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer, locator text,
             verdict text, reason text
@@ -3274,7 +3296,7 @@ begin
     select
         version.org_id, version.version_id, c.ordinal, v.verdict,
         case
-            when knowledge_private.is_blank(c.body) then 'it is blank'
+            when c.blank then 'it is blank'
             when r.verdict is not null then r.reason
             when v.verdict = 'admitted' then null
             when v.verdict = c.verdict then coalesce(c.reason, 'its writer says so')
@@ -3305,7 +3327,7 @@ begin
     cross join lateral (
         -- A reviewer's word settles it; else the severer of the writer's and the rules', which is the greater word.
         select case
-            when knowledge_private.is_blank(c.body) then 'rejected'
+            when c.blank then 'rejected'
             else coalesce(r.verdict, greatest(c.verdict, j.ruling[1], 'admitted'))
         end as verdict
         offset 0
@@ -3396,8 +3418,8 @@ begin
     kept as (
         insert into knowledge_private.staged_unchanged
         select
-            version.org_id, version.version_id, array_agg(k.ordinal), array_agg(k.content_hash), array_agg(k.char_start),
-            array_agg(k.char_end), array_agg(k.locator)
+            version.org_id, version.version_id, int4range(min(k.ordinal), max(k.ordinal), '[]'), array_agg(k.ordinal),
+            array_agg(k.content_hash), array_agg(k.char_start), array_agg(k.char_end), array_agg(k.locator)
         from known as k
         having count(*) > 0
     )
@@ -3455,7 +3477,7 @@ begin
         'select $1, $2, e.ordinal, %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
         'from unnest($3, $4) as e (ordinal, embedding) '
         'where exists (select from knowledge_private.staged_chunks as c '
-        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal)',
+        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal offset 0)',
         knowledge_private.vector_schema())
     using version.org_id, version.version_id, ordinals, embeddings;
     get diagnostics stored = row_count;
@@ -6509,4 +6531,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '046c573502a7e1045f5ceb00b1d74a3cf835665c7f96c57cccdb914daabaa903', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '9e7e28e86650a2f2819bbd0309a7480ba8efe22143727c6dd1f254a98e7772c5', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -168,12 +168,18 @@ class Knowledge:
         """
         if batch_size < 1 or concurrency < 1 or (max_batches is not None and max_batches < 1):
             raise InvalidArgument("batch_size, concurrency and max_batches must be at least 1")
-        parts: Sequence[Chunk] = Parts(text, format) if chunks is None else chunks
+        digests = Digests()
+        parts: Sequence[Chunk]
+        if chunks is None:
+            parts = Parts(text, format, digests.add)
+        else:
+            parts = chunks
+            for n, chunk in enumerate(chunks):
+                if chunk.ordinal != n:
+                    raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
+                digests.add(chunk)
         if not parts:
             raise InvalidArgument("the document has no text")
-        if any(part.ordinal != n for n, part in enumerate(parts)):
-            raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
-        digests = Digests(parts)
         embedder = None if allow_unembedded else self._embedder
         fingerprint = self._embedder.fingerprint if self._embedder else None
         options: dict[str, Any] = {"lease_holder": self._writer} if self._writer else {}
@@ -313,15 +319,16 @@ class Knowledge:
         unknown: set[int] = set()
         for start in range(0, len(todo), _HASHES):
             slice_ = todo[start : start + _HASHES]
+            chunks = [parts[n] for n in slice_]
             (row,) = self._call(
                 "select knowledge.stage_unchanged(%s, %s, %s, %b, %s, %s, %s) as unknown",
                 version["version_id"],
                 version["lease"],
                 slice_,
                 [digests[n] for n in slice_],
-                [parts[n].char_start for n in slice_],
-                [parts[n].char_end for n in slice_],
-                [parts[n].locator for n in slice_],
+                [chunk.char_start for chunk in chunks],
+                [chunk.char_end for chunk in chunks],
+                [chunk.locator for chunk in chunks],
             )
             unknown.update(row["unknown"])
         return unknown

@@ -107,6 +107,7 @@ comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
 create table knowledge_private.staged_unchanged (
     org_id text collate "C" not null,
     version_id uuid not null,
+    span int4range not null,
     ordinals integer[] not null,
     content_hashes bytea[] not null,
     char_starts integer[] not null,
@@ -121,6 +122,7 @@ comment on table knowledge_private.staged_unchanged is
 'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
 comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
 comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
+comment on column knowledge_private.staged_unchanged.span is 'From the lowest to the highest of them.';
 comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
 comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
 comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';

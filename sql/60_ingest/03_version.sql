@@ -237,17 +237,21 @@ set search_path = pg_catalog, pg_temp
 as $$
     with old as (
         delete from knowledge_private.staged_unchanged as u
-        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
+        where
+            u.org_id = version.org_id and u.version_id = version.version_id
+            -- In this order: lists are compared each with each.
+            and u.span && (select int4range(min(b.ordinal), max(b.ordinal), '[]') from unnest(batch) as b (ordinal))
+            and u.ordinals && batch
         returning u.*
     )
     insert into knowledge_private.staged_unchanged
     select
-        old.org_id, old.version_id, array_agg(a.ordinal), array_agg(a.content_hash), array_agg(a.char_start),
-        array_agg(a.char_end), array_agg(a.locator)
+        old.org_id, old.version_id, int4range(min(a.ordinal), max(a.ordinal), '[]'), array_agg(a.ordinal),
+        array_agg(a.content_hash), array_agg(a.char_start), array_agg(a.char_end), array_agg(a.locator)
     from old
     cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
         as a (ordinal, content_hash, char_start, char_end, locator)
-    where a.ordinal <> all (batch)
+    where not exists (select from unnest(batch) as b (ordinal) where b.ordinal = a.ordinal)
     group by old.org_id, old.version_id;
 
     with old as (

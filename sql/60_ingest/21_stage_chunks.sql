@@ -36,7 +36,8 @@ begin
             c.tokens,
             c.locator,
             c.verdict,
-            c.reason
+            c.reason,
+            knowledge_private.is_blank(c.body) as blank
         from jsonb_to_recordset(chunks) as c (
             ordinal integer, heading text, body text, char_start integer, char_end integer, tokens integer, locator text,
             verdict text, reason text
@@ -52,7 +53,7 @@ begin
     select
         version.org_id, version.version_id, c.ordinal, v.verdict,
         case
-            when knowledge_private.is_blank(c.body) then 'it is blank'
+            when c.blank then 'it is blank'
             when r.verdict is not null then r.reason
             when v.verdict = 'admitted' then null
             when v.verdict = c.verdict then coalesce(c.reason, 'its writer says so')
@@ -83,7 +84,7 @@ begin
     cross join lateral (
         -- A reviewer's word settles it; else the severer of the writer's and the rules', which is the greater word.
         select case
-            when knowledge_private.is_blank(c.body) then 'rejected'
+            when c.blank then 'rejected'
             else coalesce(r.verdict, greatest(c.verdict, j.ruling[1], 'admitted'))
         end as verdict
         offset 0

@@ -52,8 +52,8 @@ begin
     kept as (
         insert into knowledge_private.staged_unchanged
         select
-            version.org_id, version.version_id, array_agg(k.ordinal), array_agg(k.content_hash), array_agg(k.char_start),
-            array_agg(k.char_end), array_agg(k.locator)
+            version.org_id, version.version_id, int4range(min(k.ordinal), max(k.ordinal), '[]'), array_agg(k.ordinal),
+            array_agg(k.content_hash), array_agg(k.char_start), array_agg(k.char_end), array_agg(k.locator)
         from known as k
         having count(*) > 0
     )

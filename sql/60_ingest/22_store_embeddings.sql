@@ -35,7 +35,7 @@ begin
         'select $1, $2, e.ordinal, %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
         'from unnest($3, $4) as e (ordinal, embedding) '
         'where exists (select from knowledge_private.staged_chunks as c '
-        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal)',
+        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal offset 0)',
         knowledge_private.vector_schema())
     using version.org_id, version.version_id, ordinals, embeddings;
     get diagnostics stored = row_count;
