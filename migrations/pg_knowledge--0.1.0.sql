@@ -2626,10 +2626,6 @@ declare
     is_kept boolean[];
     chunk uuid;
 begin
-    perform from knowledge.compartments as c
-    where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
-    order by c.compartment_id
-    for no key update;
     perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1);
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
@@ -2690,7 +2686,8 @@ end
 $$;
 
 comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
-'Makes the live chunks of a document those that its version staged, indexed anew where new_language. Returns how many were
+'Makes the live chunks of a document those that its version staged, indexed anew where new_language; the caller has locked
+the compartment that it is in and the one that it goes into. Returns how many were
 kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
 revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;
@@ -3485,9 +3482,25 @@ begin
         select c.* into old
         from knowledge.compartments as c
         where c.org_id = document.org_id and c.compartment_id = document.compartment_id;
-        target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
-            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
-            version.language);
+        -- Again when it was erased while it was waited for; the failed look gives its locks back, so their order holds.
+        loop
+            begin
+                target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
+                    coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
+                    version.language);
+                perform from knowledge.compartments as c
+                where c.org_id = version.org_id and c.compartment_id in (old.compartment_id, target)
+                order by c.compartment_id
+                for no key update;
+                exit when exists (
+                    select from knowledge.compartments as c
+                    where c.org_id = version.org_id and c.compartment_id = target
+                );
+                raise exception using errcode = 'KB000', message = 'the compartment was erased';
+            exception when sqlstate 'KB000' then
+                null;
+            end;
+        end loop;
 
         done := knowledge_private.publish(version, document, target, old.language <> version.language);
         if done.without_vector > 0 and not coalesce(allow_unembedded, false) then
@@ -6074,6 +6087,7 @@ as $$
 declare
     asking knowledge_private.claim := knowledge_private.context();
     chosen uuid[];
+    held integer[];
     erased jsonb;
     emptied bigint;
     entry knowledge.audit_log;
@@ -6100,25 +6114,42 @@ begin
         order by d.document_id
         for update
     );
+    -- All compartments that this may empty, and in their order. Who is publishing into one of them is waited for here;
+    -- who is to publish into one waits until it is gone, and makes another.
+    held := array(
+        select c.compartment_id from knowledge.compartments as c
+        where
+            c.org_id = asking.org_id
+            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
+            and (
+                exists (
+                    select from knowledge.documents as d
+                    where d.org_id = c.org_id and d.compartment_id = c.compartment_id and d.document_id = any (chosen)
+                )
+                or not exists (
+                    select from knowledge.documents as d
+                    where d.org_id = c.org_id and d.compartment_id = c.compartment_id
+                )
+            )
+        order by c.compartment_id
+        for update
+    );
 
     -- A dry run does the same work and takes it back, so its counts are those of the real one.
     begin
         erased := knowledge_private.erase_documents(asking, chosen);
+        -- A statement of its own sees what was published into them while they were waited for.
+        held := array(
+            select h from unnest(held) as h
+            where not exists (
+                select from knowledge.documents as d
+                where d.org_id = asking.org_id and d.compartment_id = h
+            )
+        );
         delete from knowledge_private.lexeme_counts as l
-        where
-            l.org_id = asking.org_id
-            and not exists (
-                select from knowledge.documents as d
-                where d.org_id = l.org_id and d.compartment_id = l.compartment_id
-            );
+        where l.org_id = asking.org_id and l.compartment_id = any (held);
         delete from knowledge.compartments as c
-        where
-            c.org_id = asking.org_id
-            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
-            and not exists (
-                select from knowledge.documents as d
-                where d.org_id = c.org_id and d.compartment_id = c.compartment_id
-            );
+        where c.org_id = asking.org_id and c.compartment_id = any (held);
         get diagnostics emptied = row_count;
         erased := erased || jsonb_build_object(
             'compartments', emptied, 'entire_org', delete_by_scope.entire_org,
@@ -6295,6 +6326,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- The compartment first, as an erasure does, which may have taken it away by now.
+    perform from knowledge.compartments as c
+    where c.org_id = compartment.org_id and c.compartment_id = compartment.compartment_id
+    for no key update;
+    if not found then
+        return;
+    end if;
     delete from knowledge_private.lexeme_counts as l
     where l.org_id = compartment.org_id and l.compartment_id = compartment.compartment_id;
     insert into knowledge_private.lexeme_counts (org_id, compartment_id, lexeme, chunks)
@@ -6477,4 +6515,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '6377dc8d484d9cb5a8789850ad5cda08c66670ca7dc11581520846cc25e0264e', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '2fea95615839f66917723e358f03224abf67030a4ca43548945858c1775c82ce', current_setting('pg_knowledge.granted_usage')::text[]);

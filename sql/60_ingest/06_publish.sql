@@ -281,10 +281,6 @@ declare
     is_kept boolean[];
     chunk uuid;
 begin
-    perform from knowledge.compartments as c
-    where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
-    order by c.compartment_id
-    for no key update;
     perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1);
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
@@ -345,7 +341,8 @@ end
 $$;
 
 comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
-'Makes the live chunks of a document those that its version staged, indexed anew where new_language. Returns how many were
+'Makes the live chunks of a document those that its version staged, indexed anew where new_language; the caller has locked
+the compartment that it is in and the one that it goes into. Returns how many were
 kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
 revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;
