@@ -1006,7 +1006,8 @@ create table knowledge_private.embedding_turns (
 ) with (fillfactor = 50);
 
 comment on table knowledge_private.embedding_turns is
-'Whose turn it is: a claim begins with the org that was served longest ago.';
+'Whose turn it is: a claim begins with the org that was served longest ago. An org with nothing queued has no row here, or
+one that the next claim takes away.';
 comment on column knowledge_private.embedding_turns.org_id is 'The tenant.';
 comment on column knowledge_private.embedding_turns.model_id is 'The model.';
 comment on column knowledge_private.embedding_turns.served_at is 'When chunks of it were last claimed.';
@@ -2475,9 +2476,7 @@ begin
             || ' order by j.ordinal on conflict do nothing',
             knowledge_private.vector_table(version.model_id))
         using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
-        insert into knowledge_private.embedding_turns (org_id, model_id)
-        values (version.org_id, version.model_id)
-        on conflict do nothing;
+        perform knowledge_private.take_turn(version.org_id, version.model_id);
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return missing;
@@ -2797,6 +2796,61 @@ comment on function knowledge_private.decide(uuid, text, text) is
 'Takes a chunk of the context''s org and exact scope out of the quarantine, its document locked, and remembers the verdict
 on its text. KB004 when it is not there.';
 revoke all on function knowledge_private.decide(uuid, text, text) from public;
+
+-- ---- sql/60_ingest/08_turns.sql
+-- Which orgs claim_embeddings looks at: those that have a turn. One that has jobs which are not dead has one.
+
+create function knowledge_private.take_turn(org_id text, model_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Held until the jobs are there for all to see: a claim that finds none does not take away a turn that is held.
+    loop
+        perform from knowledge_private.embedding_turns as t
+        where t.org_id = take_turn.org_id and t.model_id = take_turn.model_id
+        for key share;
+        exit when found;
+        insert into knowledge_private.embedding_turns (org_id, model_id)
+        values (take_turn.org_id, take_turn.model_id)
+        on conflict do nothing;
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.take_turn(text, integer) is
+'Lets claim_embeddings look at an org: for whoever queues jobs of it, in the same transaction and before it ends.';
+revoke all on function knowledge_private.take_turn(text, integer) from public;
+
+create function knowledge_private.end_turn(org_id text, model_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Each statement must see what was committed before it: jobs that were queued until a moment ago.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        return;
+    end if;
+    perform from knowledge_private.embedding_turns as t
+    where t.org_id = end_turn.org_id and t.model_id = end_turn.model_id
+    for update skip locked;
+    if found then
+        delete from knowledge_private.embedding_turns as t
+        where
+            t.org_id = end_turn.org_id and t.model_id = end_turn.model_id
+            and not exists (
+                select from knowledge_private.embedding_jobs as j
+                where j.model_id = t.model_id and j.org_id = t.org_id and not j.dead
+            );
+    end if;
+end
+$$;
+
+comment on function knowledge_private.end_turn(text, integer) is
+'Lets claim_embeddings pass an org over, unless something of it is queued or just being queued.';
+revoke all on function knowledge_private.end_turn(text, integer) from public;
 
 -- ---- sql/60_ingest/10_define_tag.sql
 create function knowledge.define_tag(tag text, description text default '')
@@ -3750,6 +3804,11 @@ begin
                 for no key update skip locked
             ) as free
             where t.org_id = free.org_id and t.model_id = model;
+        elsif not exists (
+            select from knowledge_private.embedding_jobs as j
+            where j.model_id = model and j.org_id = turn.org_id and not j.dead
+        ) then
+            perform knowledge_private.end_turn(turn.org_id, model);
         end if;
         missing := missing - taken;
         exit when missing <= 0;
@@ -3933,6 +3992,12 @@ begin
         and d.org_scope is not distinct from asking.org_scope;
     get diagnostics revived = row_count;
     if revived > 0 then
+        perform knowledge_private.take_turn(j.org_id, j.model_id)
+        from (
+            select distinct q.org_id, q.model_id
+            from knowledge_private.embedding_jobs as q
+            where q.org_id = asking.org_id and not q.dead
+        ) as j;
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return revived;
@@ -6515,4 +6580,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '2fea95615839f66917723e358f03224abf67030a4ca43548945858c1775c82ce', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'd02b70e9a7c916848cfe354db1be17a5fad02d79193b617db8ca9cd4c920ee0a', current_setting('pg_knowledge.granted_usage')::text[]);

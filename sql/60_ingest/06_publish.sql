@@ -130,9 +130,7 @@ begin
             || ' order by j.ordinal on conflict do nothing',
             knowledge_private.vector_table(version.model_id))
         using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
-        insert into knowledge_private.embedding_turns (org_id, model_id)
-        values (version.org_id, version.model_id)
-        on conflict do nothing;
+        perform knowledge_private.take_turn(version.org_id, version.model_id);
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return missing;
