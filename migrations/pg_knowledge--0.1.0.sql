@@ -3746,6 +3746,46 @@ holds the lease and until when; leased, whether it holds; what its writer last f
 revoke all on function knowledge.ingest_status() from public;
 grant execute on function knowledge.ingest_status() to knowledge_writer;
 
+-- ---- sql/60_ingest/28_live_version.sql
+create function knowledge.live_version(source_type text, source_id text)
+returns table (
+    version_id uuid,
+    document_id uuid,
+    source_version text,
+    content_hash text,
+    visibility text,
+    audience text[],
+    language text,
+    chunks integer
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    return query
+    select
+        v.version_id, d.document_id, v.source_version, v.content_hash, c.visibility, c.audience, c.language, v.chunk_count
+    from knowledge.documents as d
+    inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version
+    inner join knowledge.compartments as c on c.org_id = d.org_id and c.compartment_id = d.compartment_id
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.source_type = live_version.source_type
+        and knowledge_private.text_key(d.source_id) = knowledge_private.text_key(live_version.source_id);
+end
+$$;
+
+comment on function knowledge.live_version(text, text) is
+'What a writer published last as this document of the context''s org and exact scope, whether or not the context may read it:
+no row when nothing is live. For a writer that can tell by source_version or content_hash that there is nothing to do before
+it makes chunks. KB001, KB002 context.';
+revoke all on function knowledge.live_version(text, text) from public;
+grant execute on function knowledge.live_version(text, text) to knowledge_writer;
+
 -- ---- sql/60_ingest/30_claim_embeddings.sql
 create function knowledge.claim_embeddings(fingerprint text, k integer default 64)
 returns table (claim uuid, org_id text, chunk_id uuid, heading text, body text, attempts integer)
@@ -6580,4 +6620,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'd02b70e9a7c916848cfe354db1be17a5fad02d79193b617db8ca9cd4c920ee0a', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '25d5583b42d4a2d2d7a6760b30dcb93b4ce735ca6a2c16fe1d4703c7f8e862cb', current_setting('pg_knowledge.granted_usage')::text[]);
