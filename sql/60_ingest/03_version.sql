@@ -250,18 +250,22 @@ as $$
     where a.ordinal <> all (batch)
     group by old.org_id, old.version_id;
 
+    with old as (
+        delete from knowledge_private.staged_chunks as s
+        where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch) and chunks is not null
+        returning s.ordinal, s.content_hash
+    )
     delete from knowledge_private.staged_vectors as e
-    using
-        jsonb_to_recordset(chunks) as c (ordinal integer, heading text, body text),
-        knowledge_private.staged_chunks as s
+    using old
+    inner join jsonb_to_recordset(chunks) as c (ordinal integer, heading text, body text) on old.ordinal = c.ordinal
     where
-        e.org_id = version.org_id and e.version_id = version.version_id and e.ordinal = c.ordinal
-        and s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = c.ordinal
-        and s.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
+        e.org_id = version.org_id and e.version_id = version.version_id and e.ordinal = old.ordinal
+        and old.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
 $$;
 
 comment on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) is
-'Forgets that the ordinals of a batch were staged as unchanged, and the vectors of those that chunks gives another text.';
+'Forgets that the ordinals of a batch were staged as unchanged. Where chunks are given, in whose place they come: forgets how
+they were staged before, and the vectors of those that had another text.';
 revoke all on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) from public;
 
 create function knowledge_private.vector_schema()

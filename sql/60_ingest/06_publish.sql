@@ -78,26 +78,29 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     insertion constant text :=
-        'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) '
-        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding from (%s) as s cross join %s '
-        'order by s.ordinal on conflict do nothing';
+        'insert into %1$s (org_id, chunk_id, document_id, compartment_id, embedding) '
+        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding from (%2$s) as s cross join %3$s order by s.ordinal';
     admitted constant text :=
         'select c.org_id, c.ordinal, c.content_hash from knowledge_private.staged_chunks as c '
-        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted''';
+        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted'' and (not $6[c.ordinal + 1] or not exists ('
+        'select from %s as v where v.org_id = $1 and v.chunk_id = $4[c.ordinal + 1] offset 0))';
     stored constant text :=
         'lateral (select e.embedding from knowledge_private.staged_vectors as e '
         'where e.org_id = $1 and e.version_id = $2 and e.ordinal = s.ordinal offset 0) as r';
-    copies constant text :=
-        ' union all select $1, u.ordinal, u.content_hash from knowledge_private.staged($6) as u '
-        'where not u.with_text and not $7[u.ordinal + 1]';
+    others constant text :=
+        ' and not exists (select from knowledge_private.staged_vectors as e '
+        'where e.org_id = $1 and e.version_id = $2 and e.ordinal = c.ordinal offset 0) '
+        'union all select $1, u.ordinal, u.content_hash from knowledge_private.staged($7) as u '
+        'where not u.with_text and not $6[u.ordinal + 1]';
     vectors text := knowledge_private.vector_table(version.model_id);
 begin
-    execute format(insertion, vectors, admitted, stored)
-    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
-    get diagnostics embedded = row_count;
-    execute format(insertion, vectors, admitted || copies, knowledge_private.reusable(version.model_id))
-    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id, version,
+    execute format(insertion, vectors, format(admitted, vectors), stored)
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id,
         publish_vectors.kept;
+    get diagnostics embedded = row_count;
+    execute format(insertion, vectors, format(admitted || others, vectors), knowledge_private.reusable(version.model_id))
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id,
+        publish_vectors.kept, version;
     get diagnostics reused = row_count;
 end
 $$;

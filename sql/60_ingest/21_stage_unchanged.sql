@@ -14,7 +14,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_unchanged.version_id, stage_unchanged.lease);
-    -- As salted_hash does, without a call for each.
+    -- As content_hash begins.
     salt constant bytea := convert_to(length(version.org_id) || ':' || version.org_id, 'UTF8');
     many constant integer := cardinality(ordinals);
     unknown integer[];
