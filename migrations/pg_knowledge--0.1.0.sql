@@ -1012,7 +1012,8 @@ create table knowledge_private.embedding_turns (
 ) with (fillfactor = 50);
 
 comment on table knowledge_private.embedding_turns is
-'Whose turn it is: a claim begins with the org that was served longest ago.';
+'Whose turn it is: a claim begins with the org that was served longest ago. An org with nothing queued has no row here, or
+one that the next claim takes away.';
 comment on column knowledge_private.embedding_turns.org_id is 'The tenant.';
 comment on column knowledge_private.embedding_turns.model_id is 'The model.';
 comment on column knowledge_private.embedding_turns.served_at is 'When chunks of it were last claimed.';
@@ -2520,9 +2521,7 @@ begin
             || ' order by j.ordinal on conflict do nothing',
             knowledge_private.vector_table(version.model_id))
         using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
-        insert into knowledge_private.embedding_turns (org_id, model_id)
-        values (version.org_id, version.model_id)
-        on conflict do nothing;
+        perform knowledge_private.take_turn(version.org_id, version.model_id);
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return missing;
@@ -2668,10 +2667,6 @@ declare
     is_kept boolean[];
     chunk uuid;
 begin
-    perform from knowledge.compartments as c
-    where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
-    order by c.compartment_id
-    for no key update;
     perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1);
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
@@ -2732,7 +2727,8 @@ end
 $$;
 
 comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
-'Makes the live chunks of a document those that its version staged, indexed anew where new_language. Returns how many were
+'Makes the live chunks of a document those that its version staged, indexed anew where new_language; the caller has locked
+the compartment that it is in and the one that it goes into. Returns how many were
 kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
 revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;
@@ -2847,6 +2843,61 @@ comment on function knowledge_private.decide(uuid, text, text) is
 'Takes a chunk of the context''s org and exact scope out of the quarantine, its document locked, and remembers the verdict
 on its text. KB004 when it is not there.';
 revoke all on function knowledge_private.decide(uuid, text, text) from public;
+
+-- ---- sql/60_ingest/08_turns.sql
+-- Which orgs claim_embeddings looks at: those that have a turn. One that has jobs which are not dead has one.
+
+create function knowledge_private.take_turn(org_id text, model_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Held until the jobs are there for all to see: a claim that finds none does not take away a turn that is held.
+    loop
+        perform from knowledge_private.embedding_turns as t
+        where t.org_id = take_turn.org_id and t.model_id = take_turn.model_id
+        for key share;
+        exit when found;
+        insert into knowledge_private.embedding_turns (org_id, model_id)
+        values (take_turn.org_id, take_turn.model_id)
+        on conflict do nothing;
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.take_turn(text, integer) is
+'Lets claim_embeddings look at an org: for whoever queues jobs of it, in the same transaction and before it ends.';
+revoke all on function knowledge_private.take_turn(text, integer) from public;
+
+create function knowledge_private.end_turn(org_id text, model_id integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Each statement must see what was committed before it: jobs that were queued until a moment ago.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        return;
+    end if;
+    perform from knowledge_private.embedding_turns as t
+    where t.org_id = end_turn.org_id and t.model_id = end_turn.model_id
+    for update skip locked;
+    if found then
+        delete from knowledge_private.embedding_turns as t
+        where
+            t.org_id = end_turn.org_id and t.model_id = end_turn.model_id
+            and not exists (
+                select from knowledge_private.embedding_jobs as j
+                where j.model_id = t.model_id and j.org_id = t.org_id and not j.dead
+            );
+    end if;
+end
+$$;
+
+comment on function knowledge_private.end_turn(text, integer) is
+'Lets claim_embeddings pass an org over, unless something of it is queued or just being queued.';
+revoke all on function knowledge_private.end_turn(text, integer) from public;
 
 -- ---- sql/60_ingest/10_define_tag.sql
 create function knowledge.define_tag(tag text, description text default '')
@@ -3552,9 +3603,25 @@ begin
         select c.* into old
         from knowledge.compartments as c
         where c.org_id = document.org_id and c.compartment_id = document.compartment_id;
-        target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
-            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
-            version.language);
+        -- Again when it was erased while it was waited for; the failed look gives its locks back, so their order holds.
+        loop
+            begin
+                target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
+                    coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
+                    version.language);
+                perform from knowledge.compartments as c
+                where c.org_id = version.org_id and c.compartment_id in (old.compartment_id, target)
+                order by c.compartment_id
+                for no key update;
+                exit when exists (
+                    select from knowledge.compartments as c
+                    where c.org_id = version.org_id and c.compartment_id = target
+                );
+                raise exception using errcode = 'KB000', message = 'the compartment was erased';
+            exception when sqlstate 'KB000' then
+                null;
+            end;
+        end loop;
 
         done := knowledge_private.publish(version, document, target, old.language <> version.language);
         if done.without_vector > 0 and not coalesce(allow_unembedded, false) then
@@ -3746,6 +3813,46 @@ holds the lease and until when; leased, whether it holds; what its writer last f
 revoke all on function knowledge.ingest_status() from public;
 grant execute on function knowledge.ingest_status() to knowledge_writer;
 
+-- ---- sql/60_ingest/28_live_version.sql
+create function knowledge.live_version(source_type text, source_id text)
+returns table (
+    version_id uuid,
+    document_id uuid,
+    source_version text,
+    content_hash text,
+    visibility text,
+    audience text[],
+    language text,
+    chunks integer
+)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    asking knowledge_private.claim := knowledge_private.context();
+begin
+    return query
+    select
+        v.version_id, d.document_id, v.source_version, v.content_hash, c.visibility, c.audience, c.language, v.chunk_count
+    from knowledge.documents as d
+    inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version
+    inner join knowledge.compartments as c on c.org_id = d.org_id and c.compartment_id = d.compartment_id
+    where
+        d.org_id = asking.org_id and d.org_scope is not distinct from asking.org_scope
+        and d.source_type = live_version.source_type
+        and knowledge_private.text_key(d.source_id) = knowledge_private.text_key(live_version.source_id);
+end
+$$;
+
+comment on function knowledge.live_version(text, text) is
+'What a writer published last as this document of the context''s org and exact scope, whether or not the context may read it:
+no row when nothing is live. For a writer that can tell by source_version or content_hash that there is nothing to do before
+it makes chunks. KB001, KB002 context.';
+revoke all on function knowledge.live_version(text, text) from public;
+grant execute on function knowledge.live_version(text, text) to knowledge_writer;
+
 -- ---- sql/60_ingest/30_claim_embeddings.sql
 create function knowledge.claim_embeddings(fingerprint text, k integer default 64)
 returns table (claim uuid, org_id text, chunk_id uuid, heading text, body text, attempts integer)
@@ -3804,6 +3911,11 @@ begin
                 for no key update skip locked
             ) as free
             where t.org_id = free.org_id and t.model_id = model;
+        elsif not exists (
+            select from knowledge_private.embedding_jobs as j
+            where j.model_id = model and j.org_id = turn.org_id and not j.dead
+        ) then
+            perform knowledge_private.end_turn(turn.org_id, model);
         end if;
         missing := missing - taken;
         exit when missing <= 0;
@@ -3987,6 +4099,12 @@ begin
         and d.org_scope is not distinct from asking.org_scope;
     get diagnostics revived = row_count;
     if revived > 0 then
+        perform knowledge_private.take_turn(j.org_id, j.model_id)
+        from (
+            select distinct q.org_id, q.model_id
+            from knowledge_private.embedding_jobs as q
+            where q.org_id = asking.org_id and not q.dead
+        ) as j;
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return revived;
@@ -6128,6 +6246,7 @@ as $$
 declare
     asking knowledge_private.claim := knowledge_private.context();
     chosen uuid[];
+    held integer[];
     erased jsonb;
     emptied bigint;
     entry knowledge.audit_log;
@@ -6154,25 +6273,42 @@ begin
         order by d.document_id
         for update
     );
+    -- All compartments that this may empty, and in their order. Who is publishing into one of them is waited for here;
+    -- who is to publish into one waits until it is gone, and makes another.
+    held := array(
+        select c.compartment_id from knowledge.compartments as c
+        where
+            c.org_id = asking.org_id
+            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
+            and (
+                exists (
+                    select from knowledge.documents as d
+                    where d.org_id = c.org_id and d.compartment_id = c.compartment_id and d.document_id = any (chosen)
+                )
+                or not exists (
+                    select from knowledge.documents as d
+                    where d.org_id = c.org_id and d.compartment_id = c.compartment_id
+                )
+            )
+        order by c.compartment_id
+        for update
+    );
 
     -- A dry run does the same work and takes it back, so its counts are those of the real one.
     begin
         erased := knowledge_private.erase_documents(asking, chosen);
+        -- A statement of its own sees what was published into them while they were waited for.
+        held := array(
+            select h from unnest(held) as h
+            where not exists (
+                select from knowledge.documents as d
+                where d.org_id = asking.org_id and d.compartment_id = h
+            )
+        );
         delete from knowledge_private.lexeme_counts as l
-        where
-            l.org_id = asking.org_id
-            and not exists (
-                select from knowledge.documents as d
-                where d.org_id = l.org_id and d.compartment_id = l.compartment_id
-            );
+        where l.org_id = asking.org_id and l.compartment_id = any (held);
         delete from knowledge.compartments as c
-        where
-            c.org_id = asking.org_id
-            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
-            and not exists (
-                select from knowledge.documents as d
-                where d.org_id = c.org_id and d.compartment_id = c.compartment_id
-            );
+        where c.org_id = asking.org_id and c.compartment_id = any (held);
         get diagnostics emptied = row_count;
         erased := erased || jsonb_build_object(
             'compartments', emptied, 'entire_org', delete_by_scope.entire_org,
@@ -6349,6 +6485,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- The compartment first, as an erasure does, which may have taken it away by now.
+    perform from knowledge.compartments as c
+    where c.org_id = compartment.org_id and c.compartment_id = compartment.compartment_id
+    for no key update;
+    if not found then
+        return;
+    end if;
     delete from knowledge_private.lexeme_counts as l
     where l.org_id = compartment.org_id and l.compartment_id = compartment.compartment_id;
     insert into knowledge_private.lexeme_counts (org_id, compartment_id, lexeme, chunks)
@@ -6531,4 +6674,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '9e7e28e86650a2f2819bbd0309a7480ba8efe22143727c6dd1f254a98e7772c5', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'ba7e3e39a1a849173223ddf36b0ebb90867364ce8b8e99c827c32de521b55cc4', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -21,10 +21,10 @@ import psycopg
 
 from .client import Knowledge
 from .embedding import Embedder
-from .errors import InvalidArgument, KnowledgeError, NotFound, database_errors
+from .errors import InvalidArgument, KnowledgeError, database_errors
 from .files import DEFAULT_MAX_BYTES, ENDINGS, convert_file, find_documents, read_file, version_of
 from .migrate import installed_version, migrate
-from .types import Context, Hit, Source, Token
+from .types import Context, Hit, LiveVersion, Token
 
 __all__ = ["main"]
 
@@ -303,18 +303,14 @@ def _ingest_file(
     return {"outcome": "published", **dataclasses.asdict(report)}
 
 
-def _live(arguments: argparse.Namespace, knowledge: Knowledge, source_id: str) -> Source | None:
-    """The document as it is; None when there is none, or the arguments would change more of it
-    than its text. With a token there is no telling whose scope it is, so None too."""
-    if not arguments.org:
-        return None
-    try:
-        live = knowledge.get_source(arguments.source_type, source_id)
-    except NotFound:
-        return None
-    same = (
-        live.org_scope == arguments.scope
-        and arguments.visibility in (None, live.visibility)
+def _live(
+    arguments: argparse.Namespace, knowledge: Knowledge, source_id: str
+) -> LiveVersion | None:
+    """What is live of the document; None when nothing is, or the arguments would change more of it
+    than its text."""
+    live = knowledge.live_version(arguments.source_type, source_id)
+    same = live and (
+        arguments.visibility in (None, live.visibility)
         and arguments.language in (None, live.language, live.language.removeprefix("pg_catalog."))
         and (arguments.audience is None or set(arguments.audience) == set(live.audience))
     )

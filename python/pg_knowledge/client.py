@@ -45,6 +45,7 @@ from .types import (
     IngestOutcome,
     IngestReport,
     IngestStatus,
+    LiveVersion,
     Mode,
     Passage,
     QueueState,
@@ -274,6 +275,13 @@ class Knowledge:
             from_row(IngestStatus, row)
             for row in self._call("select * from knowledge.ingest_status()")
         ]
+
+    def live_version(self, source_type: str, source_id: str) -> LiveVersion | None:
+        """What was published last as this document of exactly the caller's scope, also when the
+        caller may not read it; None when nothing is live."""
+        query = "select * from knowledge.live_version(%s, %s)"
+        rows = self._call(query, source_type, source_id)
+        return from_row(LiveVersion, rows[0]) if rows else None
 
     def _begin(self, wait: float, **arguments: Any) -> Row:
         given = {name: value for name, value in arguments.items() if value is not None}

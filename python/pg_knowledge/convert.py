@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -58,7 +59,12 @@ def convert(kind: str, data: bytes, max_seconds: float = MAX_SECONDS) -> Convert
     command = [sys.executable, "-P", __file__, kind]
     try:
         done = subprocess.run(
-            command, input=data, capture_output=True, timeout=max_seconds, check=False
+            command,
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=max_seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise Unreadable(f"its conversion took longer than {max_seconds:g} seconds") from error
@@ -401,7 +407,12 @@ def _clean(text: str, keep: str = "") -> str:
 
 
 def _main() -> None:
-    """Reads a file from stdin, writes what is in it, or why nothing is, to stdout as JSON."""
+    """Reads a file from stdin, writes what is in it, or why nothing is, to stdout as JSON.
+
+    What a converter prints, from Python or from C, goes to stderr instead.
+    """
+    stdout = os.dup(1)
+    os.dup2(2, 1)
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -420,7 +431,8 @@ def _main() -> None:
         answer = {"error": f"the {kind} is nested too deeply"}
     except Exception as error:
         answer = {"error": f"a broken {kind}: {type(error).__name__}: {error}"}
-    sys.stdout.write(json.dumps(answer))
+    with open(stdout, "wb") as out:
+        out.write(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -256,6 +256,20 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveVersion:
+    """What is live of a document, as its writer sees it."""
+
+    version_id: UUID
+    document_id: UUID
+    source_version: str | None
+    content_hash: str
+    visibility: str
+    audience: tuple[str, ...]
+    language: str
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStats:
     """Counts of what the caller may read, of one source type and visibility."""
 

@@ -41,7 +41,8 @@ create table knowledge_private.embedding_turns (
 ) with (fillfactor = 50);
 
 comment on table knowledge_private.embedding_turns is
-'Whose turn it is: a claim begins with the org that was served longest ago.';
+'Whose turn it is: a claim begins with the org that was served longest ago. An org with nothing queued has no row here, or
+one that the next claim takes away.';
 comment on column knowledge_private.embedding_turns.org_id is 'The tenant.';
 comment on column knowledge_private.embedding_turns.model_id is 'The model.';
 comment on column knowledge_private.embedding_turns.served_at is 'When chunks of it were last claimed.';

@@ -149,9 +149,7 @@ begin
             || ' order by j.ordinal on conflict do nothing',
             knowledge_private.vector_table(version.model_id))
         using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
-        insert into knowledge_private.embedding_turns (org_id, model_id)
-        values (version.org_id, version.model_id)
-        on conflict do nothing;
+        perform knowledge_private.take_turn(version.org_id, version.model_id);
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return missing;
@@ -297,10 +295,6 @@ declare
     is_kept boolean[];
     chunk uuid;
 begin
-    perform from knowledge.compartments as c
-    where c.org_id = version.org_id and c.compartment_id in (document.compartment_id, publish.compartment_id)
-    order by c.compartment_id
-    for no key update;
     perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1);
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
@@ -361,7 +355,8 @@ end
 $$;
 
 comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
-'Makes the live chunks of a document those that its version staged, indexed anew where new_language. Returns how many were
+'Makes the live chunks of a document those that its version staged, indexed anew where new_language; the caller has locked
+the compartment that it is in and the one that it goes into. Returns how many were
 kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
 revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;

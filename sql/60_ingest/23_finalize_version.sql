@@ -53,9 +53,25 @@ begin
         select c.* into old
         from knowledge.compartments as c
         where c.org_id = document.org_id and c.compartment_id = document.compartment_id;
-        target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
-            coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
-            version.language);
+        -- Again when it was erased while it was waited for; the failed look gives its locks back, so their order holds.
+        loop
+            begin
+                target := knowledge_private.ensure_compartment(document.org_id, document.org_scope, document.source_type,
+                    coalesce(version.visibility, old.visibility, 'org'), coalesce(version.audience, old.audience),
+                    version.language);
+                perform from knowledge.compartments as c
+                where c.org_id = version.org_id and c.compartment_id in (old.compartment_id, target)
+                order by c.compartment_id
+                for no key update;
+                exit when exists (
+                    select from knowledge.compartments as c
+                    where c.org_id = version.org_id and c.compartment_id = target
+                );
+                raise exception using errcode = 'KB000', message = 'the compartment was erased';
+            exception when sqlstate 'KB000' then
+                null;
+            end;
+        end loop;
 
         done := knowledge_private.publish(version, document, target, old.language <> version.language);
         if done.without_vector > 0 and not coalesce(allow_unembedded, false) then

@@ -55,6 +55,11 @@ begin
                 for no key update skip locked
             ) as free
             where t.org_id = free.org_id and t.model_id = model;
+        elsif not exists (
+            select from knowledge_private.embedding_jobs as j
+            where j.model_id = model and j.org_id = turn.org_id and not j.dead
+        ) then
+            perform knowledge_private.end_turn(turn.org_id, model);
         end if;
         missing := missing - taken;
         exit when missing <= 0;

@@ -25,6 +25,12 @@ begin
         and d.org_scope is not distinct from asking.org_scope;
     get diagnostics revived = row_count;
     if revived > 0 then
+        perform knowledge_private.take_turn(j.org_id, j.model_id)
+        from (
+            select distinct q.org_id, q.model_id
+            from knowledge_private.embedding_jobs as q
+            where q.org_id = asking.org_id and not q.dead
+        ) as j;
         perform pg_notify('knowledge_embeddings', '');
     end if;
     return revived;

@@ -20,6 +20,7 @@ as $$
 declare
     asking knowledge_private.claim := knowledge_private.context();
     chosen uuid[];
+    held integer[];
     erased jsonb;
     emptied bigint;
     entry knowledge.audit_log;
@@ -46,25 +47,42 @@ begin
         order by d.document_id
         for update
     );
+    -- All compartments that this may empty, and in their order. Who is publishing into one of them is waited for here;
+    -- who is to publish into one waits until it is gone, and makes another.
+    held := array(
+        select c.compartment_id from knowledge.compartments as c
+        where
+            c.org_id = asking.org_id
+            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
+            and (
+                exists (
+                    select from knowledge.documents as d
+                    where d.org_id = c.org_id and d.compartment_id = c.compartment_id and d.document_id = any (chosen)
+                )
+                or not exists (
+                    select from knowledge.documents as d
+                    where d.org_id = c.org_id and d.compartment_id = c.compartment_id
+                )
+            )
+        order by c.compartment_id
+        for update
+    );
 
     -- A dry run does the same work and takes it back, so its counts are those of the real one.
     begin
         erased := knowledge_private.erase_documents(asking, chosen);
+        -- A statement of its own sees what was published into them while they were waited for.
+        held := array(
+            select h from unnest(held) as h
+            where not exists (
+                select from knowledge.documents as d
+                where d.org_id = asking.org_id and d.compartment_id = h
+            )
+        );
         delete from knowledge_private.lexeme_counts as l
-        where
-            l.org_id = asking.org_id
-            and not exists (
-                select from knowledge.documents as d
-                where d.org_id = l.org_id and d.compartment_id = l.compartment_id
-            );
+        where l.org_id = asking.org_id and l.compartment_id = any (held);
         delete from knowledge.compartments as c
-        where
-            c.org_id = asking.org_id
-            and (delete_by_scope.entire_org or c.org_scope is not distinct from asking.org_scope)
-            and not exists (
-                select from knowledge.documents as d
-                where d.org_id = c.org_id and d.compartment_id = c.compartment_id
-            );
+        where c.org_id = asking.org_id and c.compartment_id = any (held);
         get diagnostics emptied = row_count;
         erased := erased || jsonb_build_object(
             'compartments', emptied, 'entire_org', delete_by_scope.entire_org,

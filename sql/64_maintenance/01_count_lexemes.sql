@@ -6,6 +6,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- The compartment first, as an erasure does, which may have taken it away by now.
+    perform from knowledge.compartments as c
+    where c.org_id = compartment.org_id and c.compartment_id = compartment.compartment_id
+    for no key update;
+    if not found then
+        return;
+    end if;
     delete from knowledge_private.lexeme_counts as l
     where l.org_id = compartment.org_id and l.compartment_id = compartment.compartment_id;
     insert into knowledge_private.lexeme_counts (org_id, compartment_id, lexeme, chunks)

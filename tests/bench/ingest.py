@@ -15,6 +15,7 @@ import time
 import uuid
 import warnings
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -193,13 +194,14 @@ def rate(chunks: int, seconds: float) -> dict[str, float]:
 # -- peers: each is made ready, then fills itself, which is timed, then answers one question
 
 
-class Peer:
+class Peer(ABC):
+    @abstractmethod
     def fill(self) -> None:
-        raise NotImplementedError
+        """Everything in, until it can be searched."""
 
+    @abstractmethod
     def nearest(self, vector: made.Array) -> str:
         """The text of the chunk nearest to vector."""
-        raise NotImplementedError
 
 
 class Langchain(Peer):

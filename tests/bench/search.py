@@ -46,7 +46,8 @@ SERVER = {
     "max_wal_size": "8GB",
     "autovacuum": "off",
 }
-SECTIONS = ("shares", "relevance", "keyword", "overhead", "compartments", "others")
+SECTIONS = ("shares", "relevance", "keyword", "overhead", "compartments", "others", "million")
+BY_HAND = ("others", "million")
 K = 10
 TARGETS = (50000, 20000, 10000, 5000, 2000, 1000, 300, 100, 30, 10)  # permitted chunks
 SCOPED = (
@@ -67,6 +68,7 @@ class Options:
     rows: int
     queries: int
     sweep: bool
+    million: tuple[int, int] = (1_000_000, 10_000)  # chunks, orgs
 
 
 # -- measuring
@@ -747,21 +749,34 @@ def compartments(server: LocalServer, options: Options, figures: dict[str, float
     return table
 
 
+# -- 7. a million
+
+
+def million(server: LocalServer, options: Options, figures: dict[str, float]) -> Any:
+    from million import measure
+
+    return measure(server, *options.million, options.queries, figures)
+
+
 # -- all
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000, help="vectors of the first section")
+    parser.add_argument("--rows", type=int, help="vectors: 200,000; of million 1,000,000")
+    parser.add_argument("--orgs", type=int, default=10_000, help="of million")
     parser.add_argument("--queries", type=int, default=60, help="questions a measurement")
-    parser.add_argument("--only", default=",".join(SECTIONS[:-1]), help=f"of {','.join(SECTIONS)}")
+    default = ",".join(name for name in SECTIONS if name not in BY_HAND)
+    parser.add_argument("--only", default=default, help=f"of {','.join(SECTIONS)}")
     parser.add_argument("--sweep", action="store_true", help="try other settings as well")
     given = parser.parse_args()
     warnings.simplefilter("ignore", DeprecationWarning)  # LanceDB renames its functions
     wanted = given.only.split(",")
     if unknown := set(wanted) - set(SECTIONS):
         parser.error(f"no such section: {', '.join(sorted(unknown))}")
-    options = Options(given.rows, given.queries, given.sweep)
+    options = Options(
+        given.rows or 200_000, given.queries, given.sweep, (given.rows or 1_000_000, given.orgs)
+    )
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     figures: dict[str, float] = {}

@@ -291,6 +291,38 @@ def test_folder_again(
     assert (ingest(), converted) == ([], [])
 
 
+@pytest.mark.parametrize("scope", [None, "eu"])
+@pytest.mark.parametrize("by", ["org", "token"])
+def test_folder_again_by_who_may_not_read_it(
+    run: Callable[..., Any],
+    library: Path,
+    org: str,
+    kb: Knowledge,
+    shared: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+    scope: str | None,
+) -> None:
+    """Unchanged is unchanged, also for a writer without the tag, and with nothing but a token."""
+    kb.define_tag("hr")
+    kb.define_audience("staff", ["hr"])
+    for name in ("b-broken.pdf", "e-locked.docx", "g-huge.txt"):
+        (library / name).unlink()
+    who = ["--org", org, *(["--scope", scope] if scope else [])]
+    if by == "token":
+        query = "select knowledge.issue_token(%s, '{}', %s)"
+        row = shared.connect("app_trusted").execute(query, (org, scope)).fetchone()
+        assert row
+        who = ["--token", row[0], "--database", shared.uri("app_writer")]
+    ingest = ("ingest", str(library), *who, "--embedder", TOY, "--audience", "staff", "--json")
+    for outcome in ("published", "unchanged"):
+        code, out, err = run(*ingest)
+        assert (code, err) == (0, "")
+        assert {done["outcome"] for done in lines(out)} == {outcome}
+        monkeypatch.setattr(cli, "convert_file", None)
+    assert lines(run("sources", *who, "--json")[1]) == []
+
+
 def test_an_exception_in_a_converter(
     run: Callable[..., Any], library: Path, org: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,22 @@ def test_impossible_batches(kb: Knowledge, size: int) -> None:
         kb.ingest("wiki", "a", TEXT, audience=["everyone"], batch_size=size)
 
 
+def test_another_split_of_the_same_text(kb: Knowledge, embedder: ToyEmbedder) -> None:
+    """What is live is the last split; only chunks whose very text was there keep a vector (35)."""
+    text = "alpha beta gamma delta"
+    cuts = [(0, 10), (11, 16), (17, 22)], [(0, 16), (17, 22)], [(0, 10), (11, 22)], [(0, 22)]
+    for split in (*cuts, *cuts[::-1]):
+        bodies = [text[start:end] for start, end in split]
+        chunks = [Chunk(n, "", text[cut[0] : cut[1]], *cut, 1) for n, cut in enumerate(split)]
+        before = {hit.body for hit in kb.search("alpha delta", k=10, mode="vector")}
+        embedder.calls.clear()
+        kb.ingest("wiki", "a", text, audience=["everyone"], chunks=chunks)
+        assert embedder.texts == [body for body in bodies if body not in before]
+        hits = sorted(kb.search("alpha delta", k=10, mode="vector"), key=lambda hit: hit.ordinal)
+        assert [hit.body for hit in hits] == bodies
+        assert [text[hit.char_start : hit.char_end] for hit in hits] == bodies
+
+
 def test_own_split(kb: Knowledge) -> None:
     """chunks= replaces the split; ordinals must be 0, 1, 2 …"""
     chunks = [Chunk(0, "", "left half", 0, 9, 2), Chunk(1, "H", "right half", 10, 20, 2)]

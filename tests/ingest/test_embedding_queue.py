@@ -208,6 +208,78 @@ def test_fair_between_orgs(db: Database) -> None:
     assert turns == [{"b small"}, {"c small"}, {"a large"}, {"a large"}]
 
 
+def looks(db: Database, conn: psycopg.Connection[Any]) -> int:
+    """How often a claim looks into the queue, through whatever index or none."""
+    jobs = rows(
+        db.superuser(),
+        "select array_agg(indexrelid) || indrelid as ids from pg_index"
+        " where indrelid = 'knowledge_private.embedding_jobs'::regclass group by indrelid",
+    )[0]["ids"]
+    query = "select sum(pg_stat_get_xact_numscans(i)) as n from unnest(%s) as i"
+    with conn.transaction():
+        (before,) = rows(conn, query, jobs)
+        claim(conn)
+        (after,) = rows(conn, query, jobs)
+        return int(after["n"] - before["n"])
+
+
+def test_a_claim_costs_what_is_queued(db: Database) -> None:
+    """Orgs that had something queued once, or have but dead letters, are not looked at again."""
+    kb = knowledge(db, "busy")
+    for org in [f"org {n}" for n in range(30)]:
+        publish(kb.as_context(Context(org)), "d", 1)
+    publish(kb, "d", 3)
+    conn = db.connect("app_trusted")
+    assert complete(conn, claim(conn)) == 33
+    publish(kb.as_context(Context("dead")), "d", 1)
+    db.superuser().execute("update knowledge_private.embedding_jobs set dead = true")
+    claim(conn)  # notices
+    publish(kb, "e", 3)
+    assert looks(db, conn) <= 3
+    # And they come back, one by new chunks, one by revived ones.
+    publish(kb.as_context(Context("org 7")), "e", 1)
+    assert kb.as_context(Context("dead")).retry_embeddings() == 1
+    assert {row["org_id"] for row in claim(conn)} == {"org 7", "dead"}
+
+
+@pytest.mark.parametrize("first", ["publish", "claim"])
+def test_a_claim_while_something_is_being_queued(db: Database, first: str) -> None:
+    """An org whose queue a claim finds empty at this moment is not forgotten."""
+    kb = knowledge(db)
+    publish(kb, "d", 1)
+    conn = db.connect("app_trusted")
+    assert complete(conn, claim(conn)) == 1
+    other = db.connect("app_backend")
+    queueing = Knowledge(other, Context("acme"), embedder=ToyEmbedder())
+    if first == "publish":
+        with other.transaction():
+            publish(queueing, "e", 3)
+            assert claim(conn) == []
+    else:
+        waiting = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        late = Thread(target=publish, args=(queueing, "e", 3))
+        with conn.transaction():
+            assert claim(conn) == []
+            late.start()
+            wait_until(lambda: rows(db.superuser(), waiting, other.info.backend_pid))
+        late.join(10)
+    assert len(claim(conn)) == 3
+
+
+def test_a_claim_that_sees_the_past_forgets_no_org(db: Database) -> None:
+    """In a transaction with one snapshot a claim cannot know that nothing is queued by now."""
+    kb = knowledge(db)
+    publish(kb, "d", 1)
+    conn = db.connect("app_trusted")
+    assert complete(conn, claim(conn)) == 1
+    with conn.transaction():
+        conn.execute("set transaction isolation level repeatable read")
+        rows(conn, "select count(*) from pg_class")
+        publish(kb, "e", 3)
+        assert claim(conn) == []
+    assert len(claim(conn)) == 3
+
+
 def test_failing_rows_at_the_head_starve_nobody(db: Database) -> None:
     """What failed waits behind what did not (41)."""
     publish(knowledge(db), "bad", 3, "toad")

@@ -242,6 +242,30 @@ def test_a_converter_that_breaks(
 
 
 @pytest.mark.parametrize(
+    "noise",
+    [
+        "print('noise')",
+        "print('noise', flush=True)",
+        "os.write(1, b'noise')",  # as a library in C does
+        "__import__('subprocess').run(['echo', 'noise'])",
+        "__import__('atexit').register(print, 'noise')",
+        "print('noise' * 1_000_000)",
+    ],
+)
+def test_a_converter_that_prints(
+    noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its words are no part of the answer."""
+    source = Path(converter.__file__).read_text()
+    assert source.count('"HTML": _html') == 1
+    noisy = tmp_path / "noisy.py"
+    noisy.write_text(source.replace('"HTML": _html', f'"HTML": lambda d: ({noise}, _html(d))[1]'))
+    expected = read("a.html", PAGE.encode())
+    monkeypatch.setattr(converter, "__file__", str(noisy))
+    assert read("a.html", PAGE.encode()) == expected
+
+
+@pytest.mark.parametrize(
     ("missing", "readable"),
     [
         ({"pypdfium2"}, {"a.html", "a.docx"}),

@@ -103,6 +103,34 @@ def test_failure_is_told_and_the_lease_given_up(someone: Callable[..., Knowledge
     assert len(embedder.texts) == 3
 
 
+@pytest.mark.parametrize("staged", [2, 5], ids=["some", "all"])
+def test_vectors_to_be_reused_go_away_after_a_crash(
+    someone: Callable[..., Knowledge], staged: int
+) -> None:
+    """What a resumed ingest was told is staged wants a vector after all: it is staged again."""
+    someone().ingest("wiki", "a", text(5), **given())
+
+    def crash(done: int, total: int) -> None:
+        if done >= staged:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        someone().ingest("wiki", "b", text(5), **given(on_progress=crash))
+    (status,) = someone().ingest_status()
+    assert (status.staged, status.unembedded) == (staged, 0)
+
+    def delete(done: int, total: int) -> None:
+        if done == total:
+            someone().delete_source("wiki", "a")
+
+    embedder = ToyEmbedder()
+    kb = someone(embedder)
+    report = kb.ingest("wiki", "b", text(5), **given(on_progress=delete))
+    assert (report.embedded, report.reused, report.complete, report.live) == (5, 0, True, True)
+    assert len(embedder.texts) == 5
+    assert len(kb.search("owl", mode="vector")) == 5
+
+
 def test_begin_anew(someone: Callable[..., Knowledge]) -> None:
     """resume=False does not trust what is staged."""
     someone().ingest("wiki", "d", text(5), **given(max_batches=2))

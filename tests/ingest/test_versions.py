@@ -446,7 +446,8 @@ def test_hash_counts_only_when_live(w: Writer, root: psycopg.Connection[Any]) ->
 
 
 def test_vectors_are_reused_inside_the_org(w: Writer, root: psycopg.Connection[Any]) -> None:
-    """The same text in another document of the org takes its vector; in another org it does not."""
+    """The same text in another document of the org takes its vector, whatever else differs; other
+    text, or the same in another org, does not (case 35)."""
     w(publish, "first", TEXT)
     version = w(begin, "second", [*TEXT, "own text"])
     answer = w(stage, version, [*TEXT, "own text"])

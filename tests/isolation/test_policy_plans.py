@@ -100,11 +100,22 @@ def test_policy_functions_are_called_once(filled: Database) -> None:
 
 
 def test_policies_can_use_an_index(filled: Database) -> None:
-    """The comparison with compartments is leakproof: it may be an index condition."""
-    reader = filled.connect("app_trusted")
-    reader.execute("set enable_seqscan = off")
-    with as_context(reader, "planned"):
-        found = explained(reader, sql.Composed([sql.SQL("select body from knowledge.chunks")]))
-    conditions = " ".join(str(node.get("Index Cond", "")) for node in found)
-    assert "compartment_id = ANY" in conditions
-    assert "org_id" in conditions
+    """The comparisons of a policy are leakproof: on every table an index can serve them."""
+    backend = filled.connect("app_backend")
+    with as_context(backend, "divided"):
+        # So many compartments, with so much in them, that the planner likes to look some up.
+        for i in range(50):
+            bodies = [f"text {n} of type {i}" for n in range(50)]
+            publish(backend, f"d{i}", bodies, source_type=f"type {i}")
+    filled.superuser().execute("analyze")
+    backend.execute("set enable_seqscan = off")
+    for name in protected(filled):
+        with as_context(backend, "divided"):
+            query = sql.SQL("select * from knowledge.{}").format(sql.Identifier(name))
+            found = explained(backend, query)
+        conditions = " ".join(str(node.get("Index Cond", "")) for node in found)
+        # The two that are large and indexed by compartment; the planner may take either elsewhere.
+        if name in ("chunks", "vectors_1"):
+            assert "compartment_id = ANY" in conditions, name
+        else:
+            assert "org_id = " in conditions or "compartment_id = ANY" in conditions, name

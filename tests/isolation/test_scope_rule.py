@@ -104,6 +104,20 @@ def test_listing_follows_rule_a(shared: Database, scopes: str, scope: str | None
 
 
 @pytest.mark.parametrize("scope", SCOPES)
+def test_live_version_is_of_exactly_the_scope(
+    shared: Database, scopes: str, scope: str | None
+) -> None:
+    """A writer looks only where it would write: neither at the org-wide document nor at others."""
+    caller = shared.connect("app_backend")
+    query = "select document_id from knowledge.live_version('note', %s)"
+    for org in (scopes, "another org"):
+        with as_context(caller, org, [], scope):
+            for other in SCOPES:
+                found = rows(caller, query, f"note-{other}")
+                assert len(found) == (org == scopes and other == scope)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
 def test_begin_version_writes_exactly_its_scope(
     shared: Database, scopes: str, scope: str | None
 ) -> None:

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -29,6 +29,7 @@ from support.knowledge import (
 )
 
 TEXT = ["alpha text", "beta text", "gamma text"]
+LATE = ["delta text", "epsilon text", "zeta text"]
 TABLES = """
     select c.oid::regclass::text as name from pg_class as c
     join pg_attribute as a on a.attrelid = c.oid and a.attname = 'org_id' and not a.attisdropped
@@ -493,6 +494,76 @@ def test_ingest_against_erasure(
             with refused("KB011"):
                 late.result()
     assert set(counts(root, w.org)) == {"knowledge.orgs", "knowledge.audit_log"}
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["new", "moved"])
+@pytest.mark.parametrize("target", ["everyone", "team"], ids=["emptied", "empty"])
+@pytest.mark.parametrize("first", ["publish", "erasure"])
+def test_publishing_into_a_compartment_that_is_erased(
+    w: Writer, kb: Database, root: psycopg.Connection[Any], first: str, target: str, moved: bool
+) -> None:
+    """A document that an erasure does not know of, in a compartment that it empties: both succeed.
+
+    The compartment stays when the document is in it, and is made anew when it comes too late.
+    """
+    w.grants = ("t",)
+    w.sql("select knowledge.define_tag('t')")
+    w.sql("select knowledge.define_audience('team', '{t}')")
+    w(publish, "doc", TEXT)
+    w(publish, "gone", TEXT, audience=["team"])
+    w.sql("select * from knowledge.delete_source('wiki', 'gone')")
+    erased, go = threading.Event(), threading.Event()
+
+    def waiting(conn: psycopg.Connection[Any]) -> bool:
+        query = "select from pg_locks where pid = %s and not granted"
+        return bool(root.execute(query, (conn.info.backend_pid,)).rowcount)
+
+    with (
+        kb.connect("app_backend") as second,
+        kb.superuser() as holder,
+        ThreadPoolExecutor(2) as pool,
+        ExitStack() as publishing,
+    ):
+
+        def erase() -> dict[str, Any]:
+            with as_context(second, w.org):
+                query = "select * from knowledge.delete_by_scope(dry_run => false)"
+                (answer,) = rows(second, query)
+                erased.set()
+                go.wait(30)
+                return answer
+
+        try:
+            with holder.transaction():
+                holder.execute(
+                    "select from knowledge.documents where org_id = %s for update", (w.org,)
+                )
+                erasing = pool.submit(erase)
+                wait_until(lambda: waiting(second))
+                # The erasure has looked at what there is; from here on it is too late to be erased.
+                if moved:
+                    w(publish, "late", LATE, audience=["everyone", "team"])
+                if first == "publish":
+                    publishing.enter_context(w.conn.transaction())
+                    assert w(publish, "late", LATE, audience=[target])["live"]
+            if first == "publish":
+                wait_until(lambda: waiting(second) or erased.is_set())
+                publishing.close()
+            else:
+                assert erased.wait(30)
+                late = pool.submit(w, publish, "late", LATE, audience=[target])
+                wait_until(lambda: waiting(w.conn) or late.done())
+        finally:
+            go.set()
+        assert erasing.result(30)["documents"] == 1
+        if first == "erasure":
+            assert late.result(30)["live"]
+    assert w.sources() == [("wiki", "late")]
+    assert len(w(search, "text")) == 3
+    query = "select audience from knowledge.compartments where org_id = %s"
+    left = [row["audience"] for row in rows(root, query, w.org)]
+    left.remove([target])
+    assert left in ([], [["everyone", "team"]] * moved)
 
 
 def test_first_ingest_against_erasure(

@@ -177,6 +177,93 @@ def test_the_index_is_used_when_it_should_be(plans: Database) -> None:
     assert scans("other", everything) == 0
 
 
+@pytest.mark.parametrize(
+    "grants", [[*SIZES], ["a2", "a4"], ["a3", "a5"]], ids=["all", "some", "few"]
+)
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+def test_any_k(plans: Database, grants: list[str], mode: str) -> None:
+    """Cases 1, 3, 4: from 1 to 1000, below and above every search width, k rows if so many are
+    permitted; up to 200 each is a prefix of the next, beyond that nearly all are the nearest."""
+    conn = backend(plans)
+    permitted = sum(SIZES[grant] for grant in grants)
+    given = {"query": "text number 7", "mode": mode} if mode == "hybrid" else {"mode": mode}
+    (query,) = vectors(31, 1)
+    vector = {"embedding": vector_text(query), "fingerprint": FINGERPRINT}
+    with as_context(conn, "big", grants):
+        answers = {
+            k: search(conn, given.get("query"), k=k, mode=mode, **vector)
+            for k in (1, 2, 9, 10, 11, 40, 41, 99, 100, 101, 199, 200, 201, 399, 400, 999, 1000)
+        }
+        exact = ids(search(conn, given.get("query"), "search_exact", k=1000, mode=mode, **vector))
+    for k, found in answers.items():
+        assert len(found) == len({*ids(found)}) == min(k, permitted)
+        assert [r["rank"] for r in found] == list(range(1, len(found) + 1))
+        if k <= 200:
+            assert ids(found) == ids(answers[200])[:k]
+        assert len({*ids(found)} & {*exact[:k]}) >= 0.98 * len(found)
+    with pytest.raises(psycopg.Error) as refused, as_context(conn, "big", grants):
+        search(conn, given.get("query"), k=1001, mode=mode, **vector)
+    assert refused.value.sqlstate == "KB005"
+
+
+def test_a_small_topical_tenant_beside_a_large_one(plans: Database) -> None:
+    """Case 7: texts that are alike, in a corner that another tenant's crowd surrounds: exact."""
+    conn = backend(plans)
+    centre = vectors(0, 1)[0]
+    part = centre + 0.02 * vectors(41, 60)
+    with as_context(conn, "topical"):
+        publish_all(conn, FINGERPRINT, [Document("d", [f"alike {i}" for i in range(60)], part)])
+    for query in (centre, *part[:5], *vectors(42, 5)):
+        nearest = np.argsort(-(part / np.linalg.norm(part, axis=1, keepdims=True)) @ query)
+        with as_context(conn, "topical"):
+            found = ask(conn, query, k=10)
+            assert ids(found) == ids(ask(conn, query, "search_exact", k=10))
+        bodies = [int(r["body"].split()[1]) for r in found]
+        assert len({*bodies} & {*nearest[:10].tolist()}) >= 9  # halfvec rounds
+
+
+def test_dead_rows_leave_no_answer_short(plans: Database) -> None:
+    """Every vector replaced twice and nothing vacuumed: the index is full of rows that are dead."""
+    conn = backend(plans)
+    superuser = plans.superuser()
+    superuser.execute("alter table knowledge.vectors_1 set (autovacuum_enabled = false)")
+    superuser.execute("alter table knowledge.chunks set (autovacuum_enabled = false)")
+    count = 1000
+
+    def publish(edition: int) -> None:
+        with as_context(conn, "renewed"):
+            part = vectors(50 + edition, count)
+            bodies = [f"edition {edition} number {i}" for i in range(count)]
+            publish_all(
+                conn,
+                FINGERPRINT,
+                (
+                    Document(f"d{n}", bodies[n::10], part[n::10], metadata={"page": n})
+                    for n in range(10)
+                ),
+            )
+
+    publish(0)
+    promote(superuser, "renewed")
+    publish(1)
+    publish(2)
+
+    def scans() -> None:
+        hits = wanted = 0
+        for query in vectors(60, 20):
+            for k, given in ((10, {}), (500, {}), (1000, {}), (10, {"metadata": {"page": 3}})):
+                with as_context(conn, "renewed"):
+                    found = ask(conn, query, k=k, **given)
+                    exact = ask(conn, query, "search_exact", k=k, **given)
+                assert len(found) == len(exact) == k
+                assert all(r["body"].startswith("edition 2 ") for r in found)
+                hits += len({*ids(found)} & {*ids(exact)})
+                wanted += k
+        assert hits / wanted >= 0.99
+
+    assert counted(plans, conn, scans) >= 20  # it is the index that was asked
+
+
 def test_explain_shows_the_partial_index(plans: Database) -> None:
     """A predicate with the org as a literal implies the index; "+ 0" keeps every index out."""
     conn = plans.superuser()
@@ -348,7 +435,7 @@ def test_a_search_leaves_no_setting_behind(plans: Database, own: str | None) -> 
 
 
 def test_a_cached_generic_plan_changes_nothing(plans: Database) -> None:
-    """Prepared, repeated and planned without knowing its parameters, a search answers the same."""
+    """Case 6: prepared, repeated, planned without knowing its parameters, it answers the same."""
     conn = backend(plans)
     queries = vectors(13, 8)
     statement = (
@@ -386,7 +473,7 @@ def island(plans: Database) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_identical_vectors_leave_no_answer_short(plans: Database, island: Any) -> None:
-    """Hundreds of equal vectors make an island in the graph: min(k, permitted) rows even so."""
+    """Case 50: hundreds of equal vectors make an island in the graph: min(k, permitted) rows."""
     conn = backend(plans)
     same, rest = island
     for query in (same, rest[0], -same):
@@ -396,7 +483,7 @@ def test_identical_vectors_leave_no_answer_short(plans: Database, island: Any) -
 
 
 def test_identical_vectors_hide_nothing(plans: Database, island: Any) -> None:
-    """Nor does the island keep the nearest of the others, or itself, from being found."""
+    """Case 50: nor does the island keep the nearest of the others, or itself, from being found."""
     conn = backend(plans)
     same, rest = island
     hits = wanted = 0

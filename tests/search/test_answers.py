@@ -260,6 +260,35 @@ def test_ties_keep_their_order(library: Database, mode: str) -> None:
     assert answer() == first
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_text_in_many_orgs(db: Database, mode: str) -> None:
+    """A thousand identical chunks of five orgs: each has its own two hundred, whatever k is."""
+    conn = db.connect("app_backend")
+    register(conn)
+    body = "the fox and the lamp"
+    orgs = [f"org {n}" for n in range(5)]
+    for org in orgs:
+        with as_context(conn, org):
+            document = Document("same", [body] * 200, [toy_vector(body)] * 200)
+            publish_all(conn, FINGERPRINT, [document])
+    seen: set[Any] = set()
+    for org in orgs:
+        with as_context(conn, org):
+            own = rows(conn, "select chunk_id from knowledge.chunks")
+            every = search(conn, "fox lamp", mode=mode, k=1000)
+            assert {*ids(every)} == {*ids(own)}
+            assert (len(every), len(own)) == (200, 200)
+            for k in (1, 10, 199, 200, 201):
+                assert ranking(search(conn, "fox lamp", mode=mode, k=k)) == ranking(every)[:k]
+        assert not seen & {*ids(every)}
+        seen |= {*ids(every)}
+    with as_context(conn, orgs[0]):
+        rows(conn, "select * from knowledge.delete_source('wiki', 'same')")
+        assert search(conn, "fox lamp", mode=mode) == []
+    with as_context(conn, orgs[1]):
+        assert {*ids(search(conn, "fox lamp", mode=mode, k=1000))} < seen
+
+
 def test_no_score_is_missing(library: Database) -> None:
     """Case 15: never null or NaN, in any mode."""
     for mode in MODES:

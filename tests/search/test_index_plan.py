@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 from support import Database, as_context
 from support.bulk import Document, publish_all
 from support.hostile import code_of
-from support.knowledge import FINGERPRINT, register, rows, search, toy_vector
+from support.knowledge import FINGERPRINT, publish, register, rows, search, toy_vector
 
 PROMOTED = 20
 WORDS = ["fox", "lamp", "bird", "tree", "moon", "fish", "gold"]
@@ -128,6 +129,29 @@ def test_not_more_than_promoted_orgs(db: Database, owner: psycopg.Connection[Any
     assert indexes(owner) == set()
     limit(owner, promoted_orgs=100)
     assert follow(owner) == [f"create {name}" for name in (d, a, b, c)]
+
+
+def test_the_cap_leaves_room_in_the_lock_table(
+    db: Database, owner: psycopg.Connection[Any]
+) -> None:
+    """Case 51: as installed, so few indexes that many sessions can write, search and erase at once.
+
+    Whoever writes or plans locks every index of the table, and all share one table of locks.
+    """
+    limit(owner, promoted_chunks=3)
+    owner.execute("update knowledge_private.settings set promoted_orgs = default")
+    orgs = [f"org {n:03}" for n in range(103)]
+    for org in orgs:
+        fill(db, org, 3)
+    assert follow(owner) == [f"create {name_of(owner, org)}" for org in orgs[:100]]
+    (server,) = rows(owner, "select current_setting('max_connections')::integer as connections")
+    with ExitStack() as stack:
+        for org in orgs[: server["connections"] // 4]:
+            conn = stack.enter_context(db.connect("app_backend"))
+            stack.enter_context(as_context(conn, org))
+            publish(conn, "another", ["fox lamp"])
+            assert len(search(conn, "fox", k=10)) == 4
+            rows(conn, "select * from knowledge.delete_source('wiki', '0')")
 
 
 def test_equal_orgs_keep_their_order(db: Database, owner: psycopg.Connection[Any]) -> None:

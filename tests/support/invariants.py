@@ -93,10 +93,10 @@ RULES: dict[str, str] = {
         from knowledge_private.embedding_jobs as j left join knowledge.chunks as c
             using (org_id, chunk_id)
         where {org} and j.document_id is distinct from c.document_id""",
-    "an org with jobs in the queue of embeddings has its turn": """
+    "an org with jobs in the queue of embeddings that are not dead has its turn": """
         select org_id, model_id, count(*) from knowledge_private.embedding_jobs as j
         left join knowledge_private.embedding_turns as t using (org_id, model_id)
-        where {org} and t.served_at is null group by org_id, model_id""",
+        where {org} and t.served_at is null and not j.dead group by org_id, model_id""",
     "nothing of an offboarded org is left": """
         select org_id, n.kind, n.things from knowledge.orgs as o cross join lateral (
             select 'document' as kind, count(*) as things
