@@ -227,11 +227,10 @@ create function knowledge_private.is_blank(value text)
 returns boolean
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
+begin atomic
     -- Written out, because what [:space:] holds beyond ASCII depends on the locale of the database.
-    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]'
-$$;
+    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]';
+end;
 
 comment on function knowledge_private.is_blank(text) is
 'Whether a text has nothing but spaces of any width, none included, and other signs that nobody can see.';
@@ -482,6 +481,9 @@ create table knowledge.compartments (
     counted_chunks bigint not null default 0,
     primary key (org_id, compartment_id)
 ) with (fillfactor = 80);
+
+-- As in chunks: whatever the statistics say, an org is estimated as a two-hundredth of the table.
+alter table knowledge.compartments alter column org_id set statistics 0;
 
 create function knowledge_private.audience_key(audience text[])
 returns bytea
@@ -1019,11 +1021,10 @@ alter table knowledge_private.embedding_jobs alter column org_id set statistics 
 create function knowledge_private.mac(message text, inner_pad bytea, outer_pad bytea)
 returns text
 language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex')
-$$;
+stable
+begin atomic
+    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex');
+end;
 
 comment on function knowledge_private.mac(text, bytea, bytea) is 'HMAC-SHA256 of message as hex (RFC 2104).';
 revoke all on function knowledge_private.mac(text, bytea, bytea) from public;
@@ -1100,10 +1101,9 @@ returns text
 language sql
 stable
 parallel restricted
-set search_path = pg_catalog, pg_temp
-as $$
-    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user)
-$$;
+begin atomic
+    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user);
+end;
 
 comment on function knowledge_private.transaction_mark() is
 'Names this transaction of this backend: process, start in microseconds, login role.';
@@ -1116,7 +1116,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform set_config('knowledge.context', knowledge_private.sign('context', jsonb_build_object(
-        'org', org_id, 'scope', org_scope, 'grants', to_jsonb(grants), 'expires', extract(epoch from expires_at),
+        'org_id', org_id, 'org_scope', org_scope, 'grants', to_jsonb(grants), 'expires_at', expires_at,
         'mark', knowledge_private.transaction_mark())), true);
 end
 $$;
@@ -1146,11 +1146,8 @@ begin
         perform knowledge_private.fail('KB002', 'context refused: not made in this transaction', null,
             'Call knowledge.set_context or knowledge.use_token in this transaction.');
     end if;
-    claim.org_id := payload ->> 'org';
-    claim.org_scope := payload ->> 'scope';
-    claim.grants := array(select jsonb_array_elements_text(payload -> 'grants'));
-    claim.expires_at := to_timestamp((payload ->> 'expires')::double precision);
-    if claim.expires_at <= knowledge_private.clock() then
+    claim := jsonb_populate_record(claim, payload);
+    if claim.expires_at is not null and claim.expires_at <= knowledge_private.clock() then
         perform knowledge_private.fail('KB002', 'context refused: the token has expired');
     end if;
     return claim;
@@ -1220,8 +1217,8 @@ begin
         perform knowledge_private.fail('KB005', format('ttl must be more than 0 and at most %s', longest));
     end if;
     return knowledge_private.sign('token', jsonb_build_object(
-        'org', issue_token.org_id, 'scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
-        'expires', extract(epoch from knowledge_private.clock() + ttl)));
+        'org_id', issue_token.org_id, 'org_scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
+        'expires_at', knowledge_private.clock() + ttl));
 end
 $$;
 
@@ -1240,16 +1237,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     payload jsonb := knowledge_private.verify('token', token);
-    expires_at timestamptz := to_timestamp((payload ->> 'expires')::double precision);
+    claim knowledge_private.claim;
 begin
     if payload is null then
         perform knowledge_private.fail('KB002', 'token refused', null, 'Ask the back end for a token of issue_token.');
     end if;
-    if expires_at <= knowledge_private.clock() then
+    claim := jsonb_populate_record(claim, payload);
+    if claim.expires_at <= knowledge_private.clock() then
         perform knowledge_private.fail('KB002', 'token refused: it has expired', null, 'Ask the back end for a new one.');
     end if;
-    perform knowledge_private.put_claim(payload ->> 'org',
-        array(select jsonb_array_elements_text(payload -> 'grants')), payload ->> 'scope', expires_at);
+    perform knowledge_private.put_claim(claim.org_id, claim.grants, claim.org_scope, claim.expires_at);
 end
 $$;
 
@@ -1313,14 +1310,27 @@ language sql
 stable
 parallel restricted
 begin atomic
+    -- One rule, twice, for two ways to find rows: those of the org, which suits an org of few compartments whatever the
+    -- caller holds; or those with a tag, which in the index are of every org. "is true" and "|| ''" keep each to its way.
     select c.*
     from knowledge.compartments as c
     where
         c.org_id = asking.org_id
+        and (c.acl && (select asking.grants || array['everyone'])) is true
         and (c.org_scope is null or c.org_scope = asking.org_scope)
-        and c.acl && (asking.grants || array['everyone'])
         and (source_types is null or c.source_type = any(source_types))
-        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility));
+        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility))
+        and (select max(m.compartment_id) <= 1000 from knowledge.compartments as m where m.org_id = asking.org_id)
+    union all
+    select c.*
+    from knowledge.compartments as c
+    where
+        c.org_id || '' = asking.org_id
+        and c.acl && (select asking.grants || array['everyone'])
+        and (c.org_scope is null or c.org_scope = asking.org_scope)
+        and (source_types is null or c.source_type = any(source_types))
+        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility))
+        and (select max(m.compartment_id) > 1000 from knowledge.compartments as m where m.org_id = asking.org_id);
 end;
 
 comment on function knowledge_private.permitted_compartments(knowledge_private.claim, text[], text[]) is
@@ -1936,10 +1946,9 @@ create function knowledge_private.vector_table(model_id integer)
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('knowledge.%I', 'vectors_' || model_id)
-$$;
+begin atomic
+    select 'knowledge.vectors_' || model_id::text;
+end;
 
 comment on function knowledge_private.vector_table(integer) is 'The qualified name of a model''s table of vectors.';
 revoke all on function knowledge_private.vector_table(integer) from public;
@@ -2310,6 +2319,30 @@ $$;
 comment on function knowledge_private.is_count(jsonb) is 'Whether value is a json integer from 0 to 999999999.';
 revoke all on function knowledge_private.is_count(jsonb) from public;
 
+-- Bound to pgvector's functions when the migration runs, wherever they are: to call these needs no dynamic SQL.
+
+create function knowledge_private.dimensions(embedding vector)
+returns integer
+language sql
+immutable
+begin atomic
+    select vector_dims(embedding);
+end;
+
+comment on function knowledge_private.dimensions(vector) is 'The number of dimensions of a vector.';
+revoke all on function knowledge_private.dimensions(vector) from public;
+
+create function knowledge_private.norm(embedding vector)
+returns double precision
+language sql
+immutable
+begin atomic
+    select vector_norm(embedding);
+end;
+
+comment on function knowledge_private.norm(vector) is 'The length of a vector.';
+revoke all on function knowledge_private.norm(vector) from public;
+
 create function knowledge_private.check_vectors(model knowledge.models, embeddings vector[])
 returns void
 language plpgsql
@@ -2320,13 +2353,13 @@ declare
     dimensions integer;
     pointless boolean;
 begin
-    execute format(
-        'select max(coalesce(%1$s.vector_dims(e), 0)) filter ('
-        'where $2 is not null and %1$s.vector_dims(e) is distinct from $2), '
-        'bool_or(coalesce(%1$s.vector_norm(e), 0) in (0, ''NaN'', ''Infinity'')) from unnest($1) as e',
-        knowledge_private.vector_schema())
+    select
+        max(coalesce(knowledge_private.dimensions(e), 0)) filter (
+            where model.dimensions is not null and knowledge_private.dimensions(e) is distinct from model.dimensions
+        ),
+        bool_or(coalesce(knowledge_private.norm(e), 0) in (0, 'NaN', 'Infinity'))
     into dimensions, pointless
-    using embeddings, model.dimensions;
+    from unnest(embeddings) as e;
     if dimensions is not null then
         perform knowledge_private.fail('KB007',
             format('a vector of %s dimensions for a model of %s', dimensions, model.dimensions),
@@ -4091,6 +4124,9 @@ create type knowledge_private.search_request as (
     prefixes boolean[],
     known double precision[],
     legs text[],
+    rrf_k double precision,
+    vector_weight double precision,
+    keyword_weight double precision,
     boost jsonb
 );
 
@@ -4115,7 +4151,9 @@ comment on type knowledge_private.ranked is
 -- ---- sql/61_search/01_predicate.sql
 -- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
 
-create function knowledge_private.compartment_predicate(org_id text, compartments integer[], indexable boolean)
+create function knowledge_private.compartment_predicate(
+    org_id text, compartments integer[], long_list integer, indexable boolean
+)
 returns text
 language plpgsql
 stable
@@ -4126,7 +4164,7 @@ declare
     org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end,
         compartment_predicate.org_id);
 begin
-    if cardinality(compartments) > (select s.long_list from knowledge_private.settings as s) then
+    if cardinality(compartments) > long_list then
         select count(*) = cardinality(compartments)
         into all_of_org
         from knowledge.compartments as c
@@ -4140,11 +4178,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.compartment_predicate(text, integer[], boolean) is
+comment on function knowledge_private.compartment_predicate(text, integer[], integer, boolean) is
 'The condition on a table t with org_id and compartment_id that holds for rows in compartments of an org: a literal list,
-which hashes; or for a long one that is all there is, nothing but the org. indexable false keeps the planner from finding
+which hashes; or for one longer than long_list that is all there is, nothing but the org. indexable false keeps the planner from finding
 these rows by an index on them, where another index is the better way.';
-revoke all on function knowledge_private.compartment_predicate(text, integer[], boolean) from public;
+revoke all on function knowledge_private.compartment_predicate(text, integer[], integer, boolean) from public;
 
 create function knowledge_private.compartment_look_up(
     asking knowledge_private.claim, source_types text[], visibility text[]
@@ -4157,7 +4195,7 @@ as $$
     -- "offset 0": never joined, always by key.
     select format(
         't.org_id = %L and exists (select from knowledge_private.permitted_compartments(%L::knowledge_private.claim, '
-        '%L::text[], %L::text[]) as p where p.compartment_id = t.compartment_id offset 0)',
+        '%L::text[], %L::text[]) as p where p.org_id = t.org_id and p.compartment_id = t.compartment_id offset 0)',
         asking.org_id, asking, source_types, visibility)
 $$;
 
@@ -4254,14 +4292,37 @@ revoke all on function knowledge_private.metadata_predicate(text, jsonb) from pu
 -- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
 -- earned a partial HNSW index of its own, found through that and checked for completeness.
 
+create function knowledge_private.unit(embedding vector)
+returns halfvec
+language sql
+immutable
+begin atomic
+    -- A halfvec holds neither very short nor very long vectors, so it is normalised before.
+    select l2_normalize(embedding)::halfvec;
+end;
+
+comment on function knowledge_private.unit(vector) is 'A vector as vectors are stored: of length 1, in half precision.';
+revoke all on function knowledge_private.unit(vector) from public;
+
+create function knowledge_private.distance(one halfvec, other halfvec)
+returns double precision
+language sql
+immutable
+parallel safe
+begin atomic
+    select one <=> other;
+end;
+
+comment on function knowledge_private.distance(halfvec, halfvec) is 'The cosine distance of two vectors, 0 to 2.';
+revoke all on function knowledge_private.distance(halfvec, halfvec) from public;
+
 create function knowledge_private.index_name(org_id text, model_id integer)
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('vectors_%s_of_%s', model_id, left(encode(knowledge_private.text_key(org_id), 'hex'), 24))
-$$;
+begin atomic
+    select 'vectors_' || model_id::text || '_of_' || left(encode(knowledge_private.text_key(org_id), 'hex'), 24);
+end;
 
 comment on function knowledge_private.index_name(text, integer) is
 'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
@@ -4306,28 +4367,6 @@ comment on function knowledge_private.more_vectors(integer, text, bigint) is
 'Whether filter holds for more than so many vectors of a model, counting no further than that.';
 revoke all on function knowledge_private.more_vectors(integer, text, bigint) from public;
 
-create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
-returns table (chunk_id uuid, distance double precision)
-language plpgsql
-stable
-rows 200
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- "+ 0": no index can serve this order, whatever the planner thinks. A halfvec holds neither very short nor very long
-    -- vectors, so the question is normalised first, as what is stored was.
-    return query execute format(
-        'select t.chunk_id, (t.embedding operator(%1$s.<=>) %1$s.l2_normalize($1)::%1$s.halfvec) + 0 as distance '
-        'from %2$s as t where %3$s order by distance, t.chunk_id limit %4$s',
-        knowledge_private.vector_schema(), knowledge_private.vector_table(model_id), predicate, depth)
-    using embedding;
-end
-$$;
-
-comment on function knowledge_private.exact_leg(integer, text, vector, integer) is
-'The nearest depth vectors that predicate permits, by comparing all of them; cosine distance, 0 to 2, ascending.';
-revoke all on function knowledge_private.exact_leg(integer, text, vector, integer) from public;
-
 create function knowledge_private.index_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
 language plpgsql
@@ -4361,13 +4400,14 @@ end
 $$;
 
 comment on function knowledge_private.index_leg(integer, text, vector, integer) is
-'Like exact_leg, through the org''s partial HNSW index, which predicate must imply; may miss some.';
+'The nearest depth vectors that predicate permits, through the org''s partial HNSW index, which predicate must imply; cosine
+distance, ascending; may miss some.';
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
     request knowledge_private.search_request, embedding vector, depth integer
 )
-returns table (chunk_id uuid, distance double precision, place integer)
+returns table (chunk_id uuid, distance double precision)
 language plpgsql
 stable
 rows 200
@@ -4388,21 +4428,22 @@ begin
         );
         if cardinality(nearest) >= least(wanted, request.permitted_vectors) then
             return query
-            select n.chunk_id, n.measure, n.place::integer
-            from unnest(nearest[:depth]) with ordinality as n (chunk_id, measure, place);
+            select n.chunk_id, n.measure from unnest(nearest[:depth]) as n;
             return;
         end if;
     end if;
-    return query
-    select l.chunk_id, l.distance, l.place::integer
-    from knowledge_private.exact_leg(request.model_id, request.vector_filter, embedding, depth)
-        with ordinality as l (chunk_id, distance, place);
+    -- "+ 0": no index can serve this order, whatever the planner thinks.
+    return query execute format(
+        'select t.chunk_id, knowledge_private.distance(t.embedding, $1) + 0 as distance '
+        'from %s as t where %s order by distance, t.chunk_id limit %s',
+        knowledge_private.vector_table(request.model_id), request.vector_filter, depth)
+    using knowledge_private.unit(embedding);
 end
 $$;
 
 comment on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) is
-'The nearest depth permitted vectors, numbered from 1: through the org''s index if the request has an index_filter, and by
-comparing all after all when that answer is short.';
+'The nearest depth permitted vectors by cosine distance, ascending: through the org''s index if the request has an
+index_filter; else, and when that answer is short, by comparing all of them.';
 revoke all on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) from public;
 
 -- ---- sql/61_search/03_keyword_leg.sql
@@ -4699,6 +4740,9 @@ begin
     if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
+    if options = '{}' then
+        return;
+    end if;
     perform knowledge_private.check_keys(options,
         array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax', 'boost'],
         'options');
@@ -4736,15 +4780,14 @@ create function knowledge_private.asked_words(query text, mode text, options jso
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
+begin atomic
     select case
         when mode = 'vector' or query is null then ''
         -- Without these signs nothing is a phrase, excluded or the beginning of a word.
         when options ->> 'syntax' = 'plain' then regexp_replace(query, '"|\*|(^|\s)-', ' ', 'g')
         else query
-    end
-$$;
+    end;
+end;
 
 comment on function knowledge_private.asked_words(text, text, jsonb) is
 'The words that a search asks for, as parse_query reads them: those of query, none in mode vector; in syntax plain without
@@ -4774,33 +4817,30 @@ comment on function knowledge_private.stems_begun(text, text) is
 'The stems that words with this beginning may have in a language and that do not begin so themselves: runni, run.';
 revoke all on function knowledge_private.stems_begun(text, text) from public;
 
-create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
-returns knowledge.models
+create function knowledge_private.check_embedding(model knowledge.models, embedding vector, fingerprint text)
+returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    model knowledge.models;
 begin
-    if embedding is null then
-        return null;
-    end if;
-    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
     if fingerprint is null or (model.model_id is not null and fingerprint <> model.fingerprint) then
         perform knowledge_private.fail('KB007', 'this embedding is not of the org''s model',
             jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
             'Embed the question with the org''s model and name its fingerprint.');
     end if;
-    perform knowledge_private.check_vectors(model, array[embedding]);
-    return model;
+    if knowledge_private.dimensions(embedding) is distinct from model.dimensions
+        or knowledge_private.norm(embedding) in (0, 'NaN', 'Infinity')
+    then
+        perform knowledge_private.check_vectors(model, array[embedding]);
+    end if;
 end
 $$;
 
-comment on function knowledge_private.search_model(knowledge.orgs, vector, text) is
-'The model to search with; null without an embedding or in an org without a model. KB007 when fingerprint is missing or
-another''s, KB005 for a zero vector.';
-revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;
+comment on function knowledge_private.check_embedding(knowledge.models, vector, text) is
+'KB007 when fingerprint is missing or not the model''s or embedding is not of its dimensions (a null model has any), KB005
+for a zero vector.';
+revoke all on function knowledge_private.check_embedding(knowledge.models, vector, text) from public;
 
 create function knowledge_private.milliseconds_since(started timestamp with time zone)
 returns double precision
@@ -4832,7 +4872,10 @@ declare
     labels text[] := coalesce(visibility, '{org}');
     words text := knowledge_private.asked_words(query, mode, options);
     org knowledge.orgs;
+    setting knowledge_private.settings;
+    found record;
     wants_vectors boolean;
+    may_walk boolean;
     index_worth bigint;
     enough bigint;
     permitted record;
@@ -4846,37 +4889,53 @@ declare
 begin
     request.asking := knowledge_private.context();
     perform knowledge_private.check_search(query, embedding, k, mode, options);
+    request.rrf_k := coalesce((options ->> 'rrf_k')::double precision, 10);
+    request.vector_weight := coalesce((options ->> 'vector_weight')::double precision, 1);
+    request.keyword_weight := coalesce((options ->> 'keyword_weight')::double precision, 1);
     request.boost := options -> 'boost';
     if metadata is not null then
         documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
     end if;
-    select o.* into org from knowledge.orgs as o where o.org_id = (request.asking).org_id;
+    select o as org, m as model, s as setting
+    into found
+    from knowledge_private.settings as s
+    left join knowledge.orgs as o on o.org_id = (request.asking).org_id
+    left join knowledge.models as m on m.model_id = o.active_model;
+    org := found.org;
+    setting := found.setting;
     if org.status = 'offboarded' then
         perform knowledge_private.fail('KB011', 'this org was offboarded');
     end if;
-    request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
+    if embedding is not null then
+        perform knowledge_private.check_embedding(found.model, embedding, fingerprint);
+        request.model_id := org.active_model;
+    end if;
     wants_vectors := mode <> 'keyword' and request.model_id is not null;
-    if wants_vectors and options ->> 'plan' is distinct from 'exact' then
-        index_worth := knowledge_private.index_worth(org.org_id, request.model_id);
-    end if;
+    may_walk := wants_vectors and options ->> 'plan' is distinct from 'exact';
     -- Without words it is enough to know that an index is worth while; each compartment has at least one chunk.
-    if words = '' and metadata is null then
-        enough := index_worth + 1;
+    if may_walk and words = '' and metadata is null then
+        enough := setting.exact_rows + 1;
     end if;
-
-    select
-        coalesce(array_agg(p.compartment_id), '{}') as ids,
-        coalesce(sum(p.chunks), 0) as chunks,
-        coalesce(sum(p.words), 0) as words,
-        array_agg(distinct p.language) as languages
-    into permitted
-    from (
-        select c.compartment_id, c.chunks, c.words, c.language
-        from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
-        where c.chunks > 0
-        limit enough
-    ) as p;
-    is_cut := coalesce(cardinality(permitted.ids) = enough, false);
+    loop
+        select
+            coalesce(array_agg(p.compartment_id), '{}') as ids,
+            coalesce(sum(p.chunks), 0) as chunks,
+            coalesce(sum(p.words), 0) as words,
+            array_agg(distinct p.language) as languages
+        into permitted
+        from (
+            select c.compartment_id, c.chunks, c.words, c.language
+            from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+            where c.chunks > 0
+            limit enough
+        ) as p;
+        is_cut := coalesce(cardinality(permitted.ids) = enough, false);
+        if may_walk and permitted.chunks > setting.exact_rows then
+            index_worth := knowledge_private.index_worth(org.org_id, request.model_id);
+        end if;
+        exit when not is_cut or permitted.chunks > index_worth;
+        enough := index_worth + 1;
+    end loop;
     request.chunks := permitted.chunks;
     request.words := permitted.words;
 
@@ -4907,9 +4966,9 @@ begin
                 'not exists (select from knowledge.chunks as x '
                 'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', excluded) end), '');
         if not is_cut then
-            listed := knowledge_private.compartment_predicate(org.org_id, permitted.ids, true);
+            listed := knowledge_private.compartment_predicate(org.org_id, permitted.ids, setting.long_list, true);
         end if;
-        if is_cut or cardinality(permitted.ids) > (select s.long_list from knowledge_private.settings as s) then
+        if is_cut or cardinality(permitted.ids) > setting.long_list then
             looked_up := knowledge_private.compartment_look_up(request.asking, source_types, labels);
         end if;
         request.vector_filter := concat_ws(' and ', coalesce(listed, looked_up), narrowed);
@@ -4924,8 +4983,8 @@ begin
         end if;
     end if;
     if 'keyword' = any (request.legs) then
-        request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids,
-            request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
+        request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids, setting.long_list,
+            request.chunks <= setting.scanned_chunks);
         request.keyword_filter := concat_ws(' and ',
             coalesce(documents, 'true'),
             case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
@@ -4951,7 +5010,7 @@ revoke all on function knowledge_private.prepare_search(
 ) from public;
 
 create function knowledge_private.fuse_legs(
-    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+    request knowledge_private.search_request, embedding vector, depth integer
 )
 returns setof knowledge_private.ranked
 language plpgsql
@@ -4962,15 +5021,12 @@ as $$
 declare
     -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
     fused_depth constant integer := 200;
-    rrf_k double precision := coalesce((options ->> 'rrf_k')::double precision, 10);
-    vector_weight double precision := coalesce((options ->> 'vector_weight')::double precision, 1);
-    keyword_weight double precision := coalesce((options ->> 'keyword_weight')::double precision, 1);
 begin
     -- Written so that no argument makes a plan cheaper: then it is made once for a session.
     return query
     with vector_leg as materialized (
-        select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg(request, embedding, depth) as l
+        select l.chunk_id, l.distance, l.place::integer
+        from knowledge_private.vector_leg(request, embedding, depth) with ordinality as l (chunk_id, distance, place)
     ),
     keyword_leg as materialized (
         select l.chunk_id, l.score, l.place
@@ -4984,8 +5040,8 @@ begin
             w.place as keyword_place,
             w.score,
             coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
-            coalesce(case when v.place <= fused_depth then vector_weight / (rrf_k + v.place) end, 0)
-            + coalesce(case when w.place <= fused_depth then keyword_weight / (rrf_k + w.place) end, 0) as sum_of_ranks
+            coalesce(case when v.place <= fused_depth then request.vector_weight / (request.rrf_k + v.place) end, 0)
+            + coalesce(case when w.place <= fused_depth then request.keyword_weight / (request.rrf_k + w.place) end, 0) as sum_of_ranks
         from vector_leg as v
         full join keyword_leg as w on w.chunk_id = v.chunk_id
     )
@@ -5008,15 +5064,13 @@ begin
 end
 $$;
 
-comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer, jsonb) is
+comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) is
 'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
 legs have only beyond come after all others, in the order of their leg.';
-revoke all on function knowledge_private.fuse_legs(
-    knowledge_private.search_request, vector, integer, jsonb
-) from public;
+revoke all on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) from public;
 
 create function knowledge_private.boost_legs(
-    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+    request knowledge_private.search_request, embedding vector, depth integer
 )
 returns setof knowledge_private.ranked
 language plpgsql
@@ -5027,7 +5081,7 @@ as $$
 begin
     if request.boost is null then
         return query
-        select f.* from knowledge_private.fuse_legs(request, embedding, depth, options) as f;
+        select f.* from knowledge_private.fuse_legs(request, embedding, depth) as f;
         return;
     end if;
     return query
@@ -5040,7 +5094,7 @@ begin
         f.distance,
         f.keyword_place,
         f.keyword_score
-    from knowledge_private.fuse_legs(request, embedding, depth, options) as f
+    from knowledge_private.fuse_legs(request, embedding, depth) as f
     cross join lateral (
         select t.document_id from knowledge.chunks as t
         where t.org_id = (request.asking).org_id and t.chunk_id = f.chunk_id offset 0
@@ -5058,11 +5112,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer, jsonb) is
+comment on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer) is
 'What fuse_legs gives, in the order of score times boost_factor, if the request has a boost.';
-revoke all on function knowledge_private.boost_legs(
-    knowledge_private.search_request, vector, integer, jsonb
-) from public;
+revoke all on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer) from public;
 
 create function knowledge_private.run_search(
     request knowledge_private.search_request, embedding vector, k integer, options jsonb
@@ -5077,26 +5129,50 @@ declare
     per_document integer := (options ->> 'per_document')::integer;
     min_score double precision := coalesce((options ->> 'min_score')::double precision, 0);
     depth integer := greatest(200, k);
+    -- A leg alone is in its order already, unless a weight of 0 makes all equal.
+    lone text := case
+        when per_document is null and request.boost is null then case
+            when request.legs = '{vector}' and request.vector_weight > 0 then 'vector'
+            when request.legs = '{keyword}' and request.keyword_weight > 0 then 'keyword'
+        end
+    end;
     best knowledge_private.ranked[];
     exhausted boolean;
 begin
     if cardinality(request.legs) = 0 then
         return;
     end if;
-    if per_document is null then
-        -- One leg that nothing reorders need give no more than is asked for; what the words find depends on the depth.
-        if request.legs = '{vector}' and request.boost is null then
-            depth := k;
-        end if;
+    if lone = 'vector' then
         return query
-        select f.* from knowledge_private.boost_legs(request, embedding, depth, options) as f
+        select
+            l.chunk_id, l.place::integer, s.score, 1::double precision, l.place::integer, l.distance, null::integer,
+            null::double precision
+        from knowledge_private.vector_leg(request, embedding, k) with ordinality as l (chunk_id, distance, place)
+        cross join lateral (
+            select case when l.place <= 200 then request.vector_weight / (request.rrf_k + l.place) else 0 end as score
+        ) as s
+        where s.score >= min_score;
+        return;
+    elsif lone = 'keyword' then
+        -- What the words find depends on the depth.
+        return query
+        select l.chunk_id, l.place, s.score, 1::double precision, null::integer, null::double precision, l.place, l.score
+        from knowledge_private.keyword_leg(request, depth) as l
+        cross join lateral (
+            select case when l.place <= 200 then request.keyword_weight / (request.rrf_k + l.place) else 0 end as score
+        ) as s
+        where l.place <= k and s.score >= min_score;
+        return;
+    elsif per_document is null then
+        return query
+        select f.* from knowledge_private.boost_legs(request, embedding, depth) as f
         where f.place <= k and f.score >= min_score
         order by f.place;
         return;
     end if;
     -- Where documents give at most so many chunks, a leg must go deeper until k are found or there is no more.
     loop
-        best := array(select f from knowledge_private.boost_legs(request, embedding, depth, options) as f);
+        best := array(select f from knowledge_private.boost_legs(request, embedding, depth) as f);
         exhausted := cardinality(best) < depth;
         best := array(
             select (b.chunk_id, row_number() over (order by b.place), b.score, b.boost, b.vector_place, b.distance,
@@ -6477,4 +6553,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '6377dc8d484d9cb5a8789850ad5cda08c66670ca7dc11581520846cc25e0264e', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'e413c018f85eab0c6386af08f9a3ae1734c5297f98b91fd73ca38bfc35c97a6b', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -73,11 +73,10 @@ create function knowledge_private.is_blank(value text)
 returns boolean
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
+begin atomic
     -- Written out, because what [:space:] holds beyond ASCII depends on the locale of the database.
-    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]'
-$$;
+    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]';
+end;
 
 comment on function knowledge_private.is_blank(text) is
 'Whether a text has nothing but spaces of any width, none included, and other signs that nobody can see.';

@@ -3,11 +3,10 @@
 create function knowledge_private.mac(message text, inner_pad bytea, outer_pad bytea)
 returns text
 language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex')
-$$;
+stable
+begin atomic
+    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex');
+end;
 
 comment on function knowledge_private.mac(text, bytea, bytea) is 'HMAC-SHA256 of message as hex (RFC 2104).';
 revoke all on function knowledge_private.mac(text, bytea, bytea) from public;
