@@ -4889,7 +4889,7 @@ declare
 begin
     request.asking := knowledge_private.context();
     perform knowledge_private.check_search(query, embedding, k, mode, options);
-    request.rrf_k := coalesce((options ->> 'rrf_k')::double precision, 10);
+    request.rrf_k := coalesce((options ->> 'rrf_k')::double precision, 12);
     request.vector_weight := coalesce((options ->> 'vector_weight')::double precision, 1);
     request.keyword_weight := coalesce((options ->> 'keyword_weight')::double precision, 1);
     request.boost := options -> 'boost';
@@ -5021,6 +5021,9 @@ as $$
 declare
     -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
     fused_depth constant integer := 200;
+    -- With this slope what is three quarters as good as the best counts fully.
+    slope constant double precision := 1.2;
+    is_alone boolean := cardinality(request.legs) = 1;
 begin
     -- Written so that no argument makes a plan cheaper: then it is made once for a session.
     return query
@@ -5032,6 +5035,29 @@ begin
         select l.chunk_id, l.score, l.place
         from knowledge_private.keyword_leg(request, depth) as l
     ),
+    -- A leg alone has nothing to be weighed against: its ranks say all.
+    vector_part as materialized (
+        select
+            l.chunk_id, l.distance, l.place,
+            case when l.place <= fused_depth then request.vector_weight / (request.rrf_k + l.place) * case
+                when is_alone or e.farthest = e.nearest then 1
+                else least(1, 0.1 + slope * (e.farthest - l.distance) / (e.farthest - e.nearest))
+            end end as part
+        from vector_leg as l
+        cross join (
+            select min(n.distance) as nearest, max(n.distance) as farthest from vector_leg as n where n.place <= fused_depth
+        ) as e
+    ),
+    keyword_part as materialized (
+        select
+            l.chunk_id, l.score, l.place,
+            case when l.place <= fused_depth then request.keyword_weight / (request.rrf_k + l.place) * case
+                when is_alone then 1
+                else least(1, 0.1 + slope * l.score / e.best)
+            end end as part
+        from keyword_leg as l
+        cross join (select max(n.score) as best from keyword_leg as n) as e
+    ),
     fused as (
         select
             coalesce(v.chunk_id, w.chunk_id) as chunk_id,
@@ -5039,19 +5065,18 @@ begin
             v.distance,
             w.place as keyword_place,
             w.score,
-            coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
-            coalesce(case when v.place <= fused_depth then request.vector_weight / (request.rrf_k + v.place) end, 0)
-            + coalesce(case when w.place <= fused_depth then request.keyword_weight / (request.rrf_k + w.place) end, 0) as sum_of_ranks
-        from vector_leg as v
-        full join keyword_leg as w on w.chunk_id = v.chunk_id
+            v.part is not null or w.part is not null as counts,
+            coalesce(v.part, 0) + coalesce(w.part, 0) as sum_of_parts
+        from vector_part as v
+        full join keyword_part as w on w.chunk_id = v.chunk_id
     )
     select
         f.chunk_id,
         row_number() over (
-            order by f.counts desc, f.sum_of_ranks desc, case when not f.counts then f.vector_place end,
+            order by f.counts desc, f.sum_of_parts desc, case when not f.counts then f.vector_place end,
             case when not f.counts then f.keyword_place end, f.chunk_id
         )::integer,
-        f.sum_of_ranks,
+        f.sum_of_parts,
         1::double precision,
         f.vector_place,
         f.distance,
@@ -5065,8 +5090,9 @@ end
 $$;
 
 comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) is
-'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
-legs have only beyond come after all others, in the order of their leg.';
+'Runs the legs of a search down to depth and fuses them: each gives a chunk weight / (rrf_k + rank), times 0.1 + 1.2 g, at
+most 1, where both take part: g is BM25 over the leg''s highest, or where the distance lies between the farthest, 0, and the
+nearest, 1. A leg''s first 200 ranks count; rows that both legs have only beyond come after all others, in its order.';
 revoke all on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) from public;
 
 create function knowledge_private.boost_legs(
@@ -5439,13 +5465,14 @@ comment on function knowledge.search_scoped(text, vector, integer, text, text[],
 'The k best chunks that the context may read, best first; min(k, matches) rows, always.
 query: words; "quoted phrases" must stand in what the words find, -excluded words in nothing. embedding: the question
 embedded by the org''s model, as [0.1,…]; fingerprint: that model''s, required with it. mode: hybrid (both legs, fused by
-reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
+rank and measure), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
 none. visibility: labels to see, {org} unless more are asked for. metadata: a filter on the document''s
-metadata, see metadata_matches. options: rrf_k (10), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
+metadata, see metadata_matches. options: rrf_k (12), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
 most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index), syntax (web, or
 plain: quotes, minus and * in the question are no operators), boost (by recency or metadata, see boost_factor; for what is
 among the first 200 of a leg).
-A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), times the boost; the citation: source_type, source_id, title, uri,
+A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), each times 0.1 + 1.2 g, at most 1, where both legs take
+part (g: BM25 over the leg''s highest; 0 at the farthest of its first 200 distances, 1 at the nearest), times the boost; the citation: source_type, source_id, title, uri,
 heading trail, body, char_start to char_end (from 0, end excluded) in the source, locator ("page 3") where the writer gave one; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
 KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';
@@ -5484,11 +5511,13 @@ as $$
 declare
     model_id integer;
     asked record;
+    has_vectors boolean;
     vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
 begin
     -- What search_scoped refuses is refused here too; under no label it finds nothing.
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
     select o.active_model into model_id from knowledge.orgs as o;
+    has_vectors := mode <> 'keyword' and embedding is not null and model_id is not null;
     asked := knowledge.parse_query(
         case
             when mode = 'vector' then ''
@@ -5505,7 +5534,7 @@ begin
                     and m.visibility = any (coalesce(search_exact.visibility, '{org}'))
             ), '{english}')
         end);
-    if mode <> 'keyword' and embedding is not null and model_id is not null then
+    if has_vectors then
         vectors := format(
             'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
             'from knowledge.%2$I as v',
@@ -5556,15 +5585,24 @@ begin
         '    group by w.chunk_id'
         '), keyword_leg as ('
         '    select s.chunk_id, s.score, row_number() over (order by s.score desc, s.chunk_id) as place from scores as s'
+        '), vector_parts as ('
+        '    select v.*, case when v.place > 200 then 0 else $11 / ($10 + v.place) * case'
+        '            when $15 or max(v.distance) over first = min(v.distance) over first then 1'
+        '            else least(1, 0.1 + 1.2::double precision * (max(v.distance) over first - v.distance)'
+        '                / (max(v.distance) over first - min(v.distance) over first))'
+        '        end end as part'
+        '    from vector_leg as v window first as (partition by v.place <= 200)'
+        '), keyword_parts as ('
+        '    select w.*, case when w.place > 200 then 0 else $12 / ($10 + w.place) * case'
+        '            when $15 then 1 else least(1, 0.1 + 1.2::double precision * w.score / max(w.score) over ()) end end as part'
+        '    from keyword_leg as w'
         '), fused as ('
         '    select coalesce(v.chunk_id, w.chunk_id) as chunk_id, v.place as vector_place, v.distance,'
-        '        w.place as keyword_place, w.score,'
-        '        case when v.place <= 200 then $11 / ($10 + v.place) else 0 end'
-        '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
+        '        w.place as keyword_place, w.score, coalesce(v.part, 0) + coalesce(w.part, 0) as sum_of_parts,'
         '        least(v.place, w.place) <= 200 as counts'
-        '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        '    from vector_parts as v full join keyword_parts as w on w.chunk_id = v.chunk_id'
         '), boosted as ('
-        '    select f.*, f.sum_of_ranks'
+        '    select f.*, f.sum_of_parts'
         '        * case when $14 is null then 1 else knowledge.boost_factor($14, w.metadata, w.updated_at) end as boosted'
         '    from fused as f inner join wanted as w on w.chunk_id = f.chunk_id'
         ') '
@@ -5574,9 +5612,10 @@ begin
         '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
         'from boosted as f order by place limit $1'
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
-        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
+        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 12),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost';
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost',
+        not has_vectors or asked.lexemes is null;
 end
 $$;
 
@@ -6553,4 +6592,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'e413c018f85eab0c6386af08f9a3ae1734c5297f98b91fd73ca38bfc35c97a6b', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'ebf83e771d8621c67d8e8c780974bd2c30a2c510336bd8517988a30a18c63dcb', current_setting('pg_knowledge.granted_usage')::text[]);

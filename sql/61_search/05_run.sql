@@ -31,7 +31,7 @@ declare
 begin
     request.asking := knowledge_private.context();
     perform knowledge_private.check_search(query, embedding, k, mode, options);
-    request.rrf_k := coalesce((options ->> 'rrf_k')::double precision, 10);
+    request.rrf_k := coalesce((options ->> 'rrf_k')::double precision, 12);
     request.vector_weight := coalesce((options ->> 'vector_weight')::double precision, 1);
     request.keyword_weight := coalesce((options ->> 'keyword_weight')::double precision, 1);
     request.boost := options -> 'boost';
@@ -163,6 +163,9 @@ as $$
 declare
     -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
     fused_depth constant integer := 200;
+    -- With this slope what is three quarters as good as the best counts fully.
+    slope constant double precision := 1.2;
+    is_alone boolean := cardinality(request.legs) = 1;
 begin
     -- Written so that no argument makes a plan cheaper: then it is made once for a session.
     return query
@@ -174,6 +177,29 @@ begin
         select l.chunk_id, l.score, l.place
         from knowledge_private.keyword_leg(request, depth) as l
     ),
+    -- A leg alone has nothing to be weighed against: its ranks say all.
+    vector_part as materialized (
+        select
+            l.chunk_id, l.distance, l.place,
+            case when l.place <= fused_depth then request.vector_weight / (request.rrf_k + l.place) * case
+                when is_alone or e.farthest = e.nearest then 1
+                else least(1, 0.1 + slope * (e.farthest - l.distance) / (e.farthest - e.nearest))
+            end end as part
+        from vector_leg as l
+        cross join (
+            select min(n.distance) as nearest, max(n.distance) as farthest from vector_leg as n where n.place <= fused_depth
+        ) as e
+    ),
+    keyword_part as materialized (
+        select
+            l.chunk_id, l.score, l.place,
+            case when l.place <= fused_depth then request.keyword_weight / (request.rrf_k + l.place) * case
+                when is_alone then 1
+                else least(1, 0.1 + slope * l.score / e.best)
+            end end as part
+        from keyword_leg as l
+        cross join (select max(n.score) as best from keyword_leg as n) as e
+    ),
     fused as (
         select
             coalesce(v.chunk_id, w.chunk_id) as chunk_id,
@@ -181,19 +207,18 @@ begin
             v.distance,
             w.place as keyword_place,
             w.score,
-            coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
-            coalesce(case when v.place <= fused_depth then request.vector_weight / (request.rrf_k + v.place) end, 0)
-            + coalesce(case when w.place <= fused_depth then request.keyword_weight / (request.rrf_k + w.place) end, 0) as sum_of_ranks
-        from vector_leg as v
-        full join keyword_leg as w on w.chunk_id = v.chunk_id
+            v.part is not null or w.part is not null as counts,
+            coalesce(v.part, 0) + coalesce(w.part, 0) as sum_of_parts
+        from vector_part as v
+        full join keyword_part as w on w.chunk_id = v.chunk_id
     )
     select
         f.chunk_id,
         row_number() over (
-            order by f.counts desc, f.sum_of_ranks desc, case when not f.counts then f.vector_place end,
+            order by f.counts desc, f.sum_of_parts desc, case when not f.counts then f.vector_place end,
             case when not f.counts then f.keyword_place end, f.chunk_id
         )::integer,
-        f.sum_of_ranks,
+        f.sum_of_parts,
         1::double precision,
         f.vector_place,
         f.distance,
@@ -207,8 +232,9 @@ end
 $$;
 
 comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) is
-'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
-legs have only beyond come after all others, in the order of their leg.';
+'Runs the legs of a search down to depth and fuses them: each gives a chunk weight / (rrf_k + rank), times 0.1 + 1.2 g, at
+most 1, where both take part: g is BM25 over the leg''s highest, or where the distance lies between the farthest, 0, and the
+nearest, 1. A leg''s first 200 ranks count; rows that both legs have only beyond come after all others, in its order.';
 revoke all on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) from public;
 
 create function knowledge_private.boost_legs(
