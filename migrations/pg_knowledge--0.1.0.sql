@@ -278,7 +278,8 @@ create table knowledge_private.settings (
     promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
-    candidates integer not null default 7000 check (candidates >= 1),
+    candidates integer not null default 2000 check (candidates >= 1),
+    paired_candidates integer not null default 5000 check (paired_candidates >= 0),
     enough_weight real not null default 0.65 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
@@ -306,7 +307,10 @@ comment on column knowledge_private.settings.alike_vectors is
 comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is
-'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts), because a rare lexeme is in
+them: the rarest first.';
+comment on column knowledge_private.settings.paired_candidates is
+'Of about how many more, by the next rarest lexemes, it scores those that have another lexeme that is not in every tenth chunk.';
 comment on column knowledge_private.settings.enough_weight is
 'The keyword leg takes no more candidates by common lexemes when those it has taken some by are this share of the idf.';
 comment on column knowledge_private.settings.long_list is
@@ -4532,8 +4536,8 @@ comment on function knowledge_private.common_lexemes(text, integer[], text[], bo
 revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[], known double precision[],
-    picked boolean[], chunks bigint, words bigint, depth integer
+    predicate text, filter text, chosen text, terms tsquery[], repeats integer[], prefixes boolean[],
+    known double precision[], picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
 language plpgsql
@@ -4562,7 +4566,7 @@ begin
                 else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
-        string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
+        chosen,
         string_agg(
             case
                 when q.picked then format('count(*) filter (where h.tf%1$s > 0)::double precision as n%1$s', q.place)
@@ -4582,12 +4586,12 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
-'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and a picked term is in. Of a
-term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
+'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and the text query chosen matches,
+which is every chunk with a picked term, at least. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
@@ -4612,7 +4616,16 @@ declare
         where u.known is not null
         order by u.known, u.place
     );
-    budget double precision := (select s.candidates from knowledge_private.settings as s);
+    setting knowledge_private.settings;
+    budget double precision;
+    -- Lexemes that make a pair with another of them; and those taken only in pairs.
+    partners integer[] := array(
+        select u.place::integer from unnest(request.known) with ordinality as u (known, place)
+        where u.known * 10 <= request.chunks
+    );
+    paired integer[] := '{}';
+    term integer;
+    chosen text;
     -- Lexemes that nobody counted are in less than a hundredth of the chunks; repeats times idf, each at least.
     weights double precision[] := array(
         select u.repeats * ln(1 + (request.chunks - u.n + 0.5) / (u.n + 0.5))
@@ -4624,16 +4637,17 @@ declare
     );
     -- What a chunk may weigh that has none of the lexemes that choose candidates.
     missed double precision := (select coalesce(sum(weights[i]), 0) from unnest(left_over) as i);
-    bearable double precision := (
-        select (1 - s.enough_weight) * (select sum(w) from unnest(weights) as w) from knowledge_private.settings as s
-    );
+    bearable double precision;
     best knowledge_private.measured[];
 begin
     if not 'keyword' = any (request.legs) then
         return;
     end if;
-    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; and
-    -- further, while too little was found.
+    select s.* into setting from knowledge_private.settings as s;
+    budget := setting.candidates;
+    bearable := (1 - setting.enough_weight) * (select sum(w) from unnest(weights) as w);
+    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; then, on
+    -- another budget, where they stand together; and further, while too little was found.
     while cardinality(left_over) > 0
         and (not true = any (picked) or (request.known[left_over[1]] <= budget and missed > bearable))
     loop
@@ -4642,9 +4656,24 @@ begin
         missed := missed - weights[left_over[1]];
         left_over := left_over[2:];
     end loop;
+    budget := greatest(budget, 0) + setting.paired_candidates;
+    foreach term in array left_over loop
+        exit when request.known[term] > budget or missed <= bearable;
+        paired := paired || term;
+        budget := budget - request.known[term];
+        missed := missed - weights[term];
+    end loop;
     loop
-        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, terms, request.repeats,
-            request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        chosen := (select string_agg(terms[i]::text, ' | ') from generate_subscripts(terms, 1) as i where picked[i]);
+        foreach term in array paired loop
+            chosen := concat_ws(' | ', chosen, (
+                select format('%s & (%s)', terms[term], string_agg(terms[i]::text, ' | '))
+                from unnest(partners) as i where i <> term
+                having count(*) > 0
+            ));
+        end loop;
+        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, chosen, terms,
+            request.repeats, request.prefixes, request.known, picked, request.chunks, request.words, depth);
         exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
@@ -5664,7 +5693,8 @@ begin
     where p.chunks > 0;
     explained := explained || jsonb_build_object('legs', request.legs, 'prepare_ms', prepared, 'settings', (
         select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
-            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'enough_weight', s.enough_weight,
+            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates,
+            'paired_candidates', s.paired_candidates, 'enough_weight', s.enough_weight,
             'long_list', s.long_list)
         from knowledge_private.settings as s
     ));
@@ -6484,7 +6514,7 @@ begin
     for compartment in
         select c.* from knowledge.compartments as c
         where
-            c.chunks > (select s.candidates from knowledge_private.settings as s) / 10
+            c.chunks > (select s.candidates + s.paired_candidates from knowledge_private.settings as s) / 10
             and abs(c.chunks - c.counted_chunks) > c.chunks / 10
         order by c.org_id, c.compartment_id
     loop
@@ -6592,4 +6622,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'ebf83e771d8621c67d8e8c780974bd2c30a2c510336bd8517988a30a18c63dcb', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'ce1d181805eb4bddc7f40d97f5987a83bc4218a35d0ae8efdd0d41c775078cdd', current_setting('pg_knowledge.granted_usage')::text[]);
