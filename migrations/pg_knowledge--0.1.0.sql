@@ -1063,13 +1063,13 @@ parallel restricted
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    part text[];
+    part text[] := string_to_array(signed, '.');
     key record;
 begin
-    if signed is null or signed !~ '^[a-z]+\.[0-9]{1,9}\.([0-9a-f]{2})+\.[0-9a-f]{64}$' then
+    -- No more of its form is checked: what has the right hmac was written by sign, and nothing else is decoded.
+    if cardinality(part) is distinct from 4 or part[2] !~ '^[0-9]{1,9}$' then
         return null;
     end if;
-    part := string_to_array(signed, '.');
     select k.* into key
     from knowledge_private.signing_keys as k
     where k.key_id = part[2]::integer and (k.valid_until is null or k.valid_until > knowledge_private.clock());
@@ -4169,7 +4169,8 @@ declare
         compartment_predicate.org_id);
 begin
     if cardinality(compartments) > long_list then
-        select count(*) = cardinality(compartments)
+        -- They are numbered from 1.
+        select max(c.compartment_id) = cardinality(compartments)
         into all_of_org
         from knowledge.compartments as c
         where c.org_id = compartment_predicate.org_id;
@@ -4766,7 +4767,7 @@ begin
     if mode = 'vector' and embedding is null then
         perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
     end if;
-    if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
+    if (mode = 'keyword' or embedding is null) and knowledge_private.is_blank(coalesce(query, '')) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     if options = '{}' then
@@ -4950,7 +4951,8 @@ begin
             coalesce(array_agg(p.compartment_id), '{}') as ids,
             coalesce(sum(p.chunks), 0) as chunks,
             coalesce(sum(p.words), 0) as words,
-            array_agg(distinct p.language) as languages
+            min(p.language) as language,
+            max(p.language) as other_language
         into permitted
         from (
             select c.compartment_id, c.chunks, c.words, c.language
@@ -4972,7 +4974,12 @@ begin
         -- Without a language of its own a question is read in every language of what it may find.
         asked := knowledge.parse_query(words, case
             when options ? 'language' then array[options ->> 'language']
-            else coalesce(permitted.languages, '{english}')
+            when permitted.language = permitted.other_language then array[permitted.language]
+            else coalesce((
+                select array_agg(distinct c.language)
+                from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+                where c.chunks > 0
+            ), '{english}')
         end);
         request.lexemes := asked.lexemes;
         request.repeats := asked.repeats;
@@ -6622,4 +6629,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'ce1d181805eb4bddc7f40d97f5987a83bc4218a35d0ae8efdd0d41c775078cdd', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '1fdd09df07e99841d8cce44f9fffc641ad6c68d6bc0cd01e722266cba9f28390', current_setting('pg_knowledge.granted_usage')::text[]);

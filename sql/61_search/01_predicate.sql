@@ -14,7 +14,8 @@ declare
         compartment_predicate.org_id);
 begin
     if cardinality(compartments) > long_list then
-        select count(*) = cardinality(compartments)
+        -- They are numbered from 1.
+        select max(c.compartment_id) = cardinality(compartments)
         into all_of_org
         from knowledge.compartments as c
         where c.org_id = compartment_predicate.org_id;

@@ -75,7 +75,7 @@ begin
     if mode = 'vector' and embedding is null then
         perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
     end if;
-    if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
+    if (mode = 'keyword' or embedding is null) and knowledge_private.is_blank(coalesce(query, '')) then
         perform knowledge_private.fail('KB005', 'query is blank');
     end if;
     if options = '{}' then

@@ -63,7 +63,8 @@ begin
             coalesce(array_agg(p.compartment_id), '{}') as ids,
             coalesce(sum(p.chunks), 0) as chunks,
             coalesce(sum(p.words), 0) as words,
-            array_agg(distinct p.language) as languages
+            min(p.language) as language,
+            max(p.language) as other_language
         into permitted
         from (
             select c.compartment_id, c.chunks, c.words, c.language
@@ -85,7 +86,12 @@ begin
         -- Without a language of its own a question is read in every language of what it may find.
         asked := knowledge.parse_query(words, case
             when options ? 'language' then array[options ->> 'language']
-            else coalesce(permitted.languages, '{english}')
+            when permitted.language = permitted.other_language then array[permitted.language]
+            else coalesce((
+                select array_agg(distinct c.language)
+                from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+                where c.chunks > 0
+            ), '{english}')
         end);
         request.lexemes := asked.lexemes;
         request.repeats := asked.repeats;
