@@ -4,13 +4,15 @@ transactions; no transaction is open while an embedder works, and nothing stays 
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from math import isfinite
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -71,6 +73,7 @@ _HASHES = 10_000
 # How often one batch is given to an embedder that asks for time, and how long it may ask for.
 _ATTEMPTS = 4
 _LONGEST_PAUSE = 60.0
+_JSON_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Knowledge:
@@ -165,12 +168,18 @@ class Knowledge:
         """
         if batch_size < 1 or concurrency < 1 or (max_batches is not None and max_batches < 1):
             raise InvalidArgument("batch_size, concurrency and max_batches must be at least 1")
-        parts: Sequence[Chunk] = Parts(text, format) if chunks is None else chunks
+        digests = Digests()
+        parts: Sequence[Chunk]
+        if chunks is None:
+            parts = Parts(text, format, digests.add)
+        else:
+            parts = chunks
+            for n, chunk in enumerate(chunks):
+                if chunk.ordinal != n:
+                    raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
+                digests.add(chunk)
         if not parts:
             raise InvalidArgument("the document has no text")
-        if any(part.ordinal != n for n, part in enumerate(parts)):
-            raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
-        digests = Digests(parts)
         embedder = None if allow_unembedded else self._embedder
         fingerprint = self._embedder.fingerprint if self._embedder else None
         options: dict[str, Any] = {"lease_holder": self._writer} if self._writer else {}
@@ -188,11 +197,11 @@ class Knowledge:
             visibility=visibility,
             title=title,
             uri=uri,
-            metadata=None if metadata is None else Jsonb(dict(metadata)),
+            metadata=None if metadata is None else _json(dict(metadata)),
             source_version=source_version,
             language=language,
             fingerprint=fingerprint,
-            options=Jsonb(options),
+            options=_json(options),
         )
         if version["state"] == "live":
             return _report(version, parts, complete=not version["unembedded"], live=True)
@@ -310,15 +319,16 @@ class Knowledge:
         unknown: set[int] = set()
         for start in range(0, len(todo), _HASHES):
             slice_ = todo[start : start + _HASHES]
+            chunks = [parts[n] for n in slice_]
             (row,) = self._call(
                 "select knowledge.stage_unchanged(%s, %s, %s, %b, %s, %s, %s) as unknown",
                 version["version_id"],
                 version["lease"],
                 slice_,
                 [digests[n] for n in slice_],
-                [parts[n].char_start for n in slice_],
-                [parts[n].char_end for n in slice_],
-                [parts[n].locator for n in slice_],
+                [chunk.char_start for chunk in chunks],
+                [chunk.char_end for chunk in chunks],
+                [chunk.locator for chunk in chunks],
             )
             unknown.update(row["unknown"])
         return unknown
@@ -338,7 +348,7 @@ class Knowledge:
             "select * from knowledge.stage_chunks(%s, %s, %s)",
             version["version_id"],
             version["lease"],
-            Jsonb([self._staged(chunk) for chunk in batch]),
+            _json([self._staged(chunk) for chunk in batch]),
         )
         return {row["ordinal"] for row in rows if row["needs_embedding"]}
 
@@ -497,12 +507,12 @@ class Knowledge:
             "k": k,
             "mode": mode,
             "visibility": _names("visibility", visibility),
-            "options": Jsonb(dict(options or {})),
+            "options": _json(dict(options or {})),
         }
         if source_types is not None:
             given["source_types"] = _names("source_types", source_types)
         if metadata is not None:
-            given["metadata"] = Jsonb(dict(metadata))
+            given["metadata"] = _json(dict(metadata))
         _check_values(given)
         if self._embedder and mode != "keyword" and query.strip():
             self._check_model(self._embedder)
@@ -789,30 +799,49 @@ def _names(argument: str, names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def _check_values(value: object, in_json: bool = False) -> None:
+def _check_values(value: object) -> None:
     """InvalidArgument for what PostgreSQL cannot take: text with NUL or a lone surrogate, integers
-    of more than 32 bits, NaN and infinity in JSON.
+    of more than 32 bits.
     """
-    if isinstance(value, Jsonb):
-        _check_values(value.obj, True)
-    elif isinstance(value, str):
-        if "\0" in value:
-            raise InvalidArgument("text must not have NUL characters")
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument("text must not have lone surrogates") from error
-    elif isinstance(value, float) and in_json and not isfinite(value):
-        raise InvalidArgument(f"{value} is not a number that JSON has")
-    elif isinstance(value, int) and not in_json and not -(2**31) <= value < 2**31:
-        raise InvalidArgument(f"the number {value} is out of range")
+    if isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, int):
+        if not -(2**31) <= value < 2**31:
+            raise InvalidArgument(f"the number {value} is out of range")
     elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _check_values(key, in_json)
-            _check_values(item, in_json)
+        _check_values(list(value.values()))
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            _check_values(item, in_json)
+        kinds = set(map(type, value))
+        if kinds == {int}:
+            _check_values(min(value))
+            _check_values(max(value))
+        elif not kinds <= {bytes, NoneType}:
+            for item in value:
+                _check_values(item)
+
+
+def _check_text(text: str) -> bytes:
+    if "\0" in text:
+        raise InvalidArgument("text must not have NUL characters")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("text must not have lone surrogates") from error
+
+
+def _json(value: object) -> Jsonb:
+    """A json parameter; InvalidArgument when it is none that PostgreSQL can take."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InvalidArgument(f"this is no json: {error}") from error
+    if "\\u0000" in text and _JSON_NUL.search(text):
+        raise InvalidArgument("text must not have NUL characters")
+    return Jsonb(_check_text(text), dumps=_dumped)
+
+
+def _dumped(text: bytes) -> bytes:
+    return text
 
 
 def _vector(numbers: Sequence[float]) -> str:

@@ -59,7 +59,7 @@ def check_vectors(
 
 def stored_vectors(embedder: Embedder, texts: Sequence[str], vectors: object) -> list[array[float]]:
     """The same in single precision, as pgvector reads it."""
-    rows = _as_list(vectors, f"{embedder.name}: the vectors")
+    rows = _rows(vectors, f"{embedder.name}: the vectors")
     if len(rows) != len(texts):
         raise EmbedderError(f"{embedder.name}: {len(rows)} vectors for {len(texts)} texts")
     return [_stored_vector(embedder, number, row) for number, row in enumerate(rows)]
@@ -67,20 +67,44 @@ def stored_vectors(embedder: Embedder, texts: Sequence[str], vectors: object) ->
 
 def _stored_vector(embedder: Embedder, number: int, row: object) -> array[float]:
     what = f"{embedder.name}: vector {number}"
-    numbers = _as_list(row, what)
+    numbers: Any = _floats(row)
+    if numbers is None:
+        numbers = _as_list(row, what)
     if len(numbers) != embedder.dimensions:
         raise EmbedderError(f"{what} has {len(numbers)} dimensions, not {embedder.dimensions}")
-    try:
-        plain = set(map(type, numbers)) <= {float, int}
-        values: Any = numbers if plain else [float(_number(value)) for value in numbers]
-        stored: array[float] = array("f", values)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise EmbedderError(f"{what} holds something that is not a number") from error
-    if not all(map(isfinite, stored)):
+    stored: array[float] = numbers if isinstance(numbers, array) else _single(numbers, what)
+    if not isfinite(sum(stored)):  # of so few single-precision numbers no sum is too large
         raise EmbedderError(f"{what} holds a number that is not finite, or too large for a float4")
     if not any(stored):
         raise EmbedderError(f"{what} is all zero")
     return stored
+
+
+def _single(numbers: list[object], what: str) -> array[float]:
+    try:
+        plain = set(map(type, numbers)) <= {float, int}
+        values: Any = numbers if plain else [float(_number(value)) for value in numbers]
+        return array("f", values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EmbedderError(f"{what} holds something that is not a number") from error
+
+
+def _buffer(value: object) -> memoryview | None:
+    """The memory of an array of floats, of whatever library; None of anything else."""
+    try:
+        view = memoryview(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return None
+    return view if view.format in ("f", "d") and view.c_contiguous else None
+
+
+def _floats(row: object) -> array[float] | None:
+    view = _buffer(row)
+    if view is None or view.ndim != 1:
+        return None
+    numbers: array[float] = array(view.format)
+    numbers.frombytes(view.cast("B"))
+    return numbers if view.format == "f" else array("f", numbers)
 
 
 def retry_after(error: BaseException) -> float | None:
@@ -113,6 +137,13 @@ def _number(value: object) -> float:
     if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__"):
         raise TypeError(type(value).__name__)
     return float(value)
+
+
+def _rows(value: object, what: str) -> list[object]:
+    view = _buffer(value)
+    if view is not None and view.ndim == 2:
+        return list(value)  # type: ignore[call-overload, no-any-return]
+    return _as_list(value, what)
 
 
 def _as_list(value: object, what: str) -> list[object]:

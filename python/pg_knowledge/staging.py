@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, overload
 
 from .chunking import Chunk, iter_chunks
@@ -19,11 +19,15 @@ class Parts(Sequence[Chunk]):
     So a document of 100,000 chunks costs a few bytes a chunk beside its text.
     """
 
-    def __init__(self, text: str, format: Literal["markdown", "text"]) -> None:
+    def __init__(
+        self, text: str, format: Literal["markdown", "text"], see: Callable[[Chunk], None]
+    ) -> None:
+        """see: called with each chunk once, in order."""
         self._text = text
         self._numbers = array("q")  # char_start, char_end, tokens, number of the heading
         self._headings: list[str] = []
         for chunk in iter_chunks(text, format=format):
+            see(chunk)
             if not self._headings or self._headings[-1] != chunk.heading:
                 self._headings.append(chunk.heading)
             self._numbers.extend(
@@ -49,18 +53,23 @@ class Parts(Sequence[Chunk]):
 class Digests:
     """Of each chunk the sha256 that ``stage_unchanged`` compares, and one of all of them.
 
-    InvalidArgument for text that PostgreSQL cannot take: with NUL or a lone surrogate.
+    ``add`` takes the chunks in order; InvalidArgument for text that PostgreSQL cannot take: with
+    NUL or a lone surrogate.
     """
 
-    def __init__(self, chunks: Iterable[Chunk]) -> None:
+    def __init__(self) -> None:
         self._hashes = bytearray()
-        whole = hashlib.sha256()
-        for chunk in chunks:
-            digest = _text_hash(chunk.heading, chunk.body)
-            self._hashes += digest
-            where = f"{chunk.char_start}:{chunk.char_end}:{chunk.locator or ''}:"
-            whole.update(where.encode() + digest)
-        self.whole = whole.hexdigest()
+        self._whole = hashlib.sha256()
+
+    def add(self, chunk: Chunk) -> None:
+        digest = _text_hash(chunk.heading, chunk.body)
+        self._hashes += digest
+        where = f"{chunk.char_start}:{chunk.char_end}:{chunk.locator or ''}:"
+        self._whole.update(where.encode() + digest)
+
+    @property
+    def whole(self) -> str:
+        return self._whole.hexdigest()
 
     def __getitem__(self, ordinal: int) -> bytes:
         return bytes(self._hashes[32 * ordinal : 32 * ordinal + 32])

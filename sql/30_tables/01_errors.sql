@@ -71,12 +71,15 @@ revoke all on function knowledge_private.check_flags(jsonb, text[], text) from p
 
 create function knowledge_private.is_blank(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
-begin atomic
+set search_path = pg_catalog, pg_temp
+as $$
+begin
     -- Written out, because what [:space:] holds beyond ASCII depends on the locale of the database.
-    select value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]';
-end;
+    return value !~ '[^[:space:]\u0085\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]';
+end
+$$;
 
 comment on function knowledge_private.is_blank(text) is
 'Whether a text has nothing but spaces of any width, none included, and other signs that nobody can see.';

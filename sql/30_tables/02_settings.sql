@@ -74,19 +74,21 @@ revoke all on function knowledge_private.clock() from public;
 
 create function knowledge_private.new_id()
 returns uuid
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    bytes bytea := uuid_send(gen_random_uuid());
+begin
     -- Version 7 of RFC 9562: 48 bits of milliseconds, then random bits; PostgreSQL has uuidv7() only from 18 on.
-    select encode(
+    return encode(
         set_byte(
-            overlay(uuid_send(gen_random_uuid())
-                placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+            overlay(bytes placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
                 from 1 for 6),
-            6, (get_byte(r.bytes, 6) & 15) | 112),
-        'hex')::uuid
-    from (select uuid_send(gen_random_uuid()) as bytes) as r
+            6, (get_byte(bytes, 6) & 15) | 112),
+        'hex')::uuid;
+end
 $$;
 
 comment on function knowledge_private.new_id() is

@@ -15,8 +15,9 @@ create table knowledge.chunks (
     primary key (org_id, chunk_id)
 );
 
--- What is ranked by words stays in the row as it is; a body that makes the row too long goes out of it first.
-alter table knowledge.chunks alter column tsv set storage main;
+-- A chunk of the usual size stays in one piece: to compress it or to cut it up takes longer than to read it. What is
+-- ranked by words stays in the row as it is; a body that makes the row too long goes out of it first.
+alter table knowledge.chunks alter column tsv set storage main, set (toast_tuple_target = 4080);
 
 create index chunks_compartment on knowledge.chunks (compartment_id, org_id);
 create index chunks_content on knowledge.chunks (content_hash);
@@ -84,7 +85,7 @@ create table knowledge_private.staged_chunks (
     locator text,
     primary key (org_id, version_id, ordinal),
     foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
-);
+) with (toast_tuple_target = 8160);
 
 comment on table knowledge_private.staged_chunks is 'The chunks of versions that are being ingested.';
 comment on column knowledge_private.staged_chunks.org_id is 'The tenant.';
@@ -106,6 +107,7 @@ comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
 create table knowledge_private.staged_unchanged (
     org_id text collate "C" not null,
     version_id uuid not null,
+    span int4range not null,
     ordinals integer[] not null,
     content_hashes bytea[] not null,
     char_starts integer[] not null,
@@ -120,6 +122,7 @@ comment on table knowledge_private.staged_unchanged is
 'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
 comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
 comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
+comment on column knowledge_private.staged_unchanged.span is 'From the lowest to the highest of them.';
 comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
 comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
 comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';
@@ -133,8 +136,7 @@ create table knowledge_private.staged_vectors (
     ordinal integer not null,
     embedding halfvec not null,
     primary key (org_id, version_id, ordinal),
-    foreign key (org_id, version_id, ordinal)
-    references knowledge_private.staged_chunks (org_id, version_id, ordinal) on delete cascade
+    foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
 );
 
 alter table knowledge_private.staged_vectors alter column embedding set storage plain;

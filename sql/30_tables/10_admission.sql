@@ -47,7 +47,7 @@ values
     'invisible',
     '[\u0001-\u0008\u000b\u000e-\u001f\u007f\u202d\u202e\u2061-\u2064]'
     '|[a-z][\u200b-\u200d\u2060\ufeff\u00ad\u180e]{2,}[a-z]|[\u200b-\u200f\u2060\ufeff]{8,}'
-    '|(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0001-\U000e007f]',
+    '|(?:^|[^\U0001f3f4\U000e0020-\U000e007f])[\U000e0001-\U000e007f]',
     null, 'quarantined', 'it has control characters or signs that nobody can see'
 ),
 ('too_long', null, 20000, 'quarantined', 'no embedder reads this much of a text');

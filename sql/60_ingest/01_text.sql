@@ -96,13 +96,15 @@ declare
     gap constant text := 'qgapq qgapq ';
     plain text := knowledge_private.plain_text(value);
     whole tsvector := to_tsvector(language::regconfig, plain);
-    parts text := (
+    parts text;
+begin
+    if plain ~ '[[:alnum:]][/\\.@:_=&?#+~-]+[[:alnum:]]' then
         -- One letter, or a number of two digits, says too little to be found by: "i.e.", "3-5".
         select string_agg(regexp_replace(regexp_replace(m[1], '[^[:alnum:]]+', ' ', 'g'), '\m([[:alnum:]]|[0-9]{2})\M', '', 'g'), ' ')
+        into parts
         from regexp_matches(plain, '([[:alnum:]]+(?:[/\\.@:_=&?#+~-]+[[:alnum:]]+)+)', 'g') as m
-        where m[1] ~ '[[:alpha:]]'
-    );
-begin
+        where m[1] ~ '[[:alpha:]]';
+    end if;
     if parts is null then
         return whole;
     end if;
@@ -118,6 +120,21 @@ comment on function knowledge_private.lexemes(text, text) is
 'The lexemes of a text in a language (a text search configuration). Paths, identifiers, addresses and other words with
 inner punctuation are in it whole and by their parts.';
 revoke all on function knowledge_private.lexemes(text, text) from public;
+
+create function knowledge_private.lexeme_query(lexeme text, prefix boolean)
+returns tsquery
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || case when prefix then ''':*' else '''' end)::tsquery;
+end
+$$;
+
+comment on function knowledge_private.lexeme_query(text, boolean) is
+'The query for exactly this lexeme, or for all that begin so.';
+revoke all on function knowledge_private.lexeme_query(text, boolean) from public;
 
 create function knowledge_private.phrase_query(phrase text, languages text[])
 returns tsquery
@@ -172,13 +189,18 @@ revoke all on function knowledge_private.last_letters(text) from public;
 
 create function knowledge_private.chunk_tsv(language text, heading text, body text)
 returns tsvector
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select
-        setweight(knowledge_private.lexemes(language, heading) || knowledge_private.last_letters(heading), 'A')
-        || setweight(knowledge_private.lexemes(language, body) || knowledge_private.last_letters(body), 'B')
+begin
+    if octet_length(heading) + octet_length(body) = length(heading) + length(body) then
+        return setweight(knowledge_private.lexemes(language, heading), 'A')
+            || setweight(knowledge_private.lexemes(language, body), 'B');
+    end if;
+    return setweight(knowledge_private.lexemes(language, heading) || knowledge_private.last_letters(heading), 'A')
+        || setweight(knowledge_private.lexemes(language, body) || knowledge_private.last_letters(body), 'B');
+end
 $$;
 
 comment on function knowledge_private.chunk_tsv(text, text, text) is
@@ -187,37 +209,33 @@ revoke all on function knowledge_private.chunk_tsv(text, text, text) from public
 
 create function knowledge_private.count_words(tsv tsvector)
 returns integer
-language sql
+language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(sum(cardinality(u.positions)), 0)::integer from unnest(tsv) as u
+declare
+    any_lexeme tsquery := knowledge_private.lexeme_query((tsvector_to_array(tsv))[1], false);
+begin
+    -- Normalization 2 divides a rank by the number of positions: a third of the time that counting them takes.
+    return coalesce(round(ts_rank(tsv, any_lexeme) / ts_rank(tsv, any_lexeme, 2)), 0);
+end
 $$;
 
 comment on function knowledge_private.count_words(tsvector) is 'Number of positions in tsv: the length that BM25 uses.';
 revoke all on function knowledge_private.count_words(tsvector) from public;
 
-create function knowledge_private.salted_hash(org_id text, text_hash bytea)
-returns bytea
-language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select sha256(convert_to(length(org_id) || ':' || org_id, 'UTF8') || text_hash)
-$$;
-
-comment on function knowledge_private.salted_hash(text, bytea) is
-'The content_hash of a chunk of an org, from the sha256 that its writer made of heading and body (stage_unchanged).';
-revoke all on function knowledge_private.salted_hash(text, bytea) from public;
-
 create function knowledge_private.content_hash(org_id text, heading text, body text)
 returns bytea
-language sql
+language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select knowledge_private.salted_hash(
-        org_id, sha256(convert_to(octet_length(heading) || ':' || heading || body, 'UTF8')))
+begin
+    -- The inner one is what stage_unchanged is given.
+    return sha256(
+        convert_to(length(org_id) || ':' || org_id, 'UTF8')
+        || sha256(convert_to(octet_length(heading) || ':' || heading || body, 'UTF8')));
+end
 $$;
 
 comment on function knowledge_private.content_hash(text, text, text) is

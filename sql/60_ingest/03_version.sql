@@ -236,31 +236,39 @@ set search_path = pg_catalog, pg_temp
 as $$
     with old as (
         delete from knowledge_private.staged_unchanged as u
-        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
+        where
+            u.org_id = version.org_id and u.version_id = version.version_id
+            -- In this order: lists are compared each with each.
+            and u.span && (select int4range(min(b.ordinal), max(b.ordinal), '[]') from unnest(batch) as b (ordinal))
+            and u.ordinals && batch
         returning u.*
     )
     insert into knowledge_private.staged_unchanged
     select
-        old.org_id, old.version_id, array_agg(a.ordinal), array_agg(a.content_hash), array_agg(a.char_start),
-        array_agg(a.char_end), array_agg(a.locator)
+        old.org_id, old.version_id, int4range(min(a.ordinal), max(a.ordinal), '[]'), array_agg(a.ordinal),
+        array_agg(a.content_hash), array_agg(a.char_start), array_agg(a.char_end), array_agg(a.locator)
     from old
     cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
         as a (ordinal, content_hash, char_start, char_end, locator)
-    where a.ordinal <> all (batch)
+    where not exists (select from unnest(batch) as b (ordinal) where b.ordinal = a.ordinal)
     group by old.org_id, old.version_id;
 
+    with old as (
+        delete from knowledge_private.staged_chunks as s
+        where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch) and chunks is not null
+        returning s.ordinal, s.content_hash
+    )
     delete from knowledge_private.staged_vectors as e
-    using
-        jsonb_to_recordset(chunks) as c (ordinal integer, heading text, body text),
-        knowledge_private.staged_chunks as s
+    using old
+    inner join jsonb_to_recordset(chunks) as c (ordinal integer, heading text, body text) on old.ordinal = c.ordinal
     where
-        e.org_id = version.org_id and e.version_id = version.version_id and e.ordinal = c.ordinal
-        and s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = c.ordinal
-        and s.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
+        e.org_id = version.org_id and e.version_id = version.version_id and e.ordinal = old.ordinal
+        and old.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
 $$;
 
 comment on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) is
-'Forgets that the ordinals of a batch were staged as unchanged, and the vectors of those that chunks gives another text.';
+'Forgets that the ordinals of a batch were staged as unchanged. Where chunks are given, in whose place they come: forgets how
+they were staged before, and the vectors of those that had another text.';
 revoke all on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) from public;
 
 create function knowledge_private.vector_schema()

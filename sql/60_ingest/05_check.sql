@@ -23,33 +23,27 @@ begin
                     'ordinal', 'heading', 'body', 'char_start', 'char_end', 'tokens', 'locator', 'verdict', 'reason'
                 ]) <> '{}'
                 then 'unknown key'
-            when not knowledge_private.is_count(e.chunk -> 'ordinal') then 'ordinal must be an integer from 0'
+            when
+                (e.chunk -> 'ordinal') is null
+                or concat_ws(',', e.chunk -> 'ordinal', e.chunk -> 'char_start', e.chunk -> 'char_end', e.chunk -> 'tokens')
+                !~ '^[0-9]{1,9}(,([0-9]{1,9}|null))*$'
+                then 'ordinal, char_start, char_end and tokens must be integers from 0, and ordinal must be there'
             when
                 (e.chunk ->> 'ordinal')::integer >= chunk_count
                 then format('ordinal %s is beyond chunk_count %s', e.chunk ->> 'ordinal', chunk_count)
             when coalesce(jsonb_typeof(e.chunk -> 'body'), '') <> 'string' then 'body must be a string'
             when length(e.chunk ->> 'body') > 100000 then 'body is longer than 100000 characters'
-            when coalesce(jsonb_typeof(e.chunk -> 'heading'), 'null') not in ('string', 'null')
-                then 'heading must be a string'
-            when length(e.chunk ->> 'heading') > 10000 then 'heading is longer than 10000 characters'
-            when exists (
-                select from unnest(array['locator', 'reason']) as k
-                where
-                    coalesce(jsonb_typeof(e.chunk -> k), 'null') not in ('string', 'null')
-                    or length(e.chunk ->> k) > 500
-            )
-                then 'locator and reason must be strings of at most 500 characters'
             when
-                coalesce(jsonb_typeof(e.chunk -> 'verdict'), 'null') <> 'null'
-                and e.chunk -> 'verdict' not in ('"admitted"', '"quarantined"', '"rejected"')
+                concat_ws(
+                    ',', jsonb_typeof(e.chunk -> 'heading'), jsonb_typeof(e.chunk -> 'locator'),
+                    jsonb_typeof(e.chunk -> 'reason'))
+                !~ '^((string|null),?)*$'
+                then 'heading, locator and reason must be strings'
+            when length(e.chunk ->> 'heading') > 10000 then 'heading is longer than 10000 characters'
+            when length(e.chunk ->> 'locator') > 500 or length(e.chunk ->> 'reason') > 500
+                then 'locator and reason must be strings of at most 500 characters'
+            when coalesce(e.chunk -> 'verdict', 'null') not in ('null', '"admitted"', '"quarantined"', '"rejected"')
                 then 'verdict must be admitted, quarantined or rejected'
-            when exists (
-                select from unnest(array['char_start', 'char_end', 'tokens']) as k
-                where
-                    coalesce(jsonb_typeof(e.chunk -> k), 'null') <> 'null'
-                    and not knowledge_private.is_count(e.chunk -> k)
-            )
-                then 'char_start, char_end and tokens must be integers from 0'
             when (e.chunk ->> 'char_end')::integer < (e.chunk ->> 'char_start')::integer
                 then 'char_end is before char_start'
         end as problem

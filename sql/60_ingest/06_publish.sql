@@ -1,7 +1,12 @@
 -- Publishing the difference: what stays keeps its row, its id and its vector; what is new comes in; what is gone goes.
 
 create function knowledge_private.pair_chunks(
-    version knowledge.versions, out chunk_ids uuid[], out kept boolean[], out words integer[], out gone uuid[]
+    version knowledge.versions,
+    out chunk_ids uuid[],
+    out kept boolean[],
+    out words integer[],
+    out placed boolean[],
+    out gone uuid[]
 )
 language sql
 volatile
@@ -15,12 +20,18 @@ as $$
             coalesce(
                 s.words, l.words, max(l.words) over (partition by coalesce(s.content_hash, l.content_hash))
             ) as words,
-            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id
+            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id,
+            l.ordinal is not null
+            and (l.ordinal, l.words, l.char_start, l.char_end, l.locator)
+            is not distinct from (s.ordinal, coalesce(s.words, l.words), s.char_start, s.char_end, s.locator) as placed
         from (
             select
                 c.ordinal,
                 c.verdict,
                 c.words,
+                c.char_start,
+                c.char_end,
+                c.locator,
                 case when c.verdict = 'admitted' then c.content_hash end as content_hash,
                 row_number() over (partition by c.verdict = 'admitted', c.content_hash order by c.ordinal) as turn
             from knowledge_private.staged(version) as c
@@ -28,7 +39,11 @@ as $$
         full join (
             select
                 p.chunk_id,
+                p.ordinal,
                 p.words,
+                p.char_start,
+                p.char_end,
+                p.locator,
                 p.content_hash,
                 row_number() over (partition by p.content_hash order by p.ordinal) as turn
             from knowledge.positions as p
@@ -39,14 +54,15 @@ as $$
         array_agg(p.chunk_id order by p.ordinal) filter (where p.ordinal is not null),
         array_agg(p.live_id is not null order by p.ordinal) filter (where p.ordinal is not null),
         array_agg(p.words order by p.ordinal) filter (where p.ordinal is not null),
+        array_agg(p.placed order by p.ordinal) filter (where p.ordinal is not null),
         coalesce(array_agg(p.live_id) filter (where p.ordinal is null), '{}')
     from pair as p
 $$;
 
 comment on function knowledge_private.pair_chunks(knowledge.versions) is
 'Pairs the admitted chunks of a version with the live ones of its document that have the same text. By ordinal + 1:
-chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length. gone: the live chunks
-that pair with none.';
+chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length; placed, whether its
+position is right already. gone: the live chunks that pair with none.';
 revoke all on function knowledge_private.pair_chunks(knowledge.versions) from public;
 
 create function knowledge_private.count_chunks(org_id text, document_id uuid, compartment_id integer, sign integer)
@@ -78,26 +94,29 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     insertion constant text :=
-        'insert into %s (org_id, chunk_id, document_id, compartment_id, embedding) '
-        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding from (%s) as s cross join %s '
-        'order by s.ordinal on conflict do nothing';
+        'insert into %1$s (org_id, chunk_id, document_id, compartment_id, embedding) '
+        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding from (%2$s) as s cross join %3$s order by s.ordinal';
     admitted constant text :=
         'select c.org_id, c.ordinal, c.content_hash from knowledge_private.staged_chunks as c '
-        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted''';
+        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted'' and (not $6[c.ordinal + 1] or not exists ('
+        'select from %s as v where v.org_id = $1 and v.chunk_id = $4[c.ordinal + 1] offset 0))';
     stored constant text :=
         'lateral (select e.embedding from knowledge_private.staged_vectors as e '
         'where e.org_id = $1 and e.version_id = $2 and e.ordinal = s.ordinal offset 0) as r';
-    copies constant text :=
-        ' union all select $1, u.ordinal, u.content_hash from knowledge_private.staged($6) as u '
-        'where not u.with_text and not $7[u.ordinal + 1]';
+    others constant text :=
+        ' and not exists (select from knowledge_private.staged_vectors as e '
+        'where e.org_id = $1 and e.version_id = $2 and e.ordinal = c.ordinal offset 0) '
+        'union all select $1, u.ordinal, u.content_hash from knowledge_private.staged($7) as u '
+        'where not u.with_text and not $6[u.ordinal + 1]';
     vectors text := knowledge_private.vector_table(version.model_id);
 begin
-    execute format(insertion, vectors, admitted, stored)
-    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id;
-    get diagnostics embedded = row_count;
-    execute format(insertion, vectors, admitted || copies, knowledge_private.reusable(version.model_id))
-    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id, version,
+    execute format(insertion, vectors, format(admitted, vectors), stored)
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id,
         publish_vectors.kept;
+    get diagnostics embedded = row_count;
+    execute format(insertion, vectors, format(admitted || others, vectors), knowledge_private.reusable(version.model_id))
+    using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id,
+        publish_vectors.kept, version;
     get diagnostics reused = row_count;
 end
 $$;
@@ -232,7 +251,7 @@ comment on function knowledge_private.index_anew(knowledge.versions) is
 revoke all on function knowledge_private.index_anew(knowledge.versions) from public;
 
 create function knowledge_private.place_chunks(
-    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[]
+    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[], placed boolean[]
 )
 returns void
 language plpgsql
@@ -252,21 +271,18 @@ begin
         version.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], place_chunks.compartment_id,
         s.content_hash, place_chunks.words[s.ordinal + 1], s.char_start, s.char_end, s.locator
     from knowledge_private.staged(version) as s
-    where s.verdict = 'admitted'
+    where s.verdict = 'admitted' and not placed[s.ordinal + 1]
     order by s.ordinal
     on conflict (org_id, document_id, ordinal) do update
     set
         words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end,
-        locator = excluded.locator
-    where
-        (p.words, p.char_start, p.char_end, p.locator)
-        is distinct from (excluded.words, excluded.char_start, excluded.char_end, excluded.locator);
+        locator = excluded.locator;
 end
 $$;
 
-comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) is
-'Writes the positions of the admitted chunks of a version; chunk_ids and words as pair_chunks returns them.';
-revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[]) from public;
+comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[], boolean[]) is
+'Writes the positions of the admitted chunks of a version; chunk_ids, words and placed as pair_chunks returns them.';
+revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[], boolean[]) from public;
 
 create function knowledge_private.publish(
     version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
@@ -336,7 +352,7 @@ begin
         delete from knowledge.chunks as c where c.org_id = version.org_id and c.chunk_id = chunk;
     end loop;
     perform knowledge_private.hold_chunks(version, chunk_ids);
-    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words);
+    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words, pair.placed);
     if version.model_id is not null then
         without_vector := knowledge_private.queue_embeddings(version);
     end if;

@@ -24,17 +24,22 @@ comment on function knowledge_private.admission_rules(text) is
 'The rules that hold for an org: its own, and those of every org that it has not redefined.';
 revoke all on function knowledge_private.admission_rules(text) from public;
 
-create function knowledge_private.suspicion(org_id text, out pattern text, out longest integer)
+create function knowledge_private.suspicion(org_id text, out pattern text, out batchwise boolean, out longest integer)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(string_agg('(?:' || r.pattern || ')', '|'), '(?!)'), min(r.longest)
-    from knowledge_private.admission_rules(suspicion.org_id) as r
+    select r.pattern, r.pattern !~ '\\[AZ]|\(\?[^:]', r.longest
+    from (
+        select coalesce(string_agg('(?:' || r.pattern || ')', '|'), '(?!)') as pattern, min(r.longest) as longest
+        from knowledge_private.admission_rules(suspicion.org_id) as r
+    ) as r
 $$;
 
 comment on function knowledge_private.suspicion(text) is
-'One pattern and one length for all rules of an org: what has neither matches none of them.';
+'One pattern and one length for all rules of an org: what has neither matches none of them. batchwise: where the pattern,
+with ^ and $ at the ends of lines too, is not in texts that are put together line by line, it is in none of them; a pattern
+that looks around itself is not like that.';
 revoke all on function knowledge_private.suspicion(text) from public;
 
 create function knowledge_private.judge(org_id text, heading text, body text)

@@ -14,7 +14,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_unchanged.version_id, stage_unchanged.lease);
-    -- As salted_hash does, without a call for each.
+    -- As content_hash begins.
     salt constant bytea := convert_to(length(version.org_id) || ':' || version.org_id, 'UTF8');
     many constant integer := cardinality(ordinals);
     unknown integer[];
@@ -52,8 +52,8 @@ begin
     kept as (
         insert into knowledge_private.staged_unchanged
         select
-            version.org_id, version.version_id, array_agg(k.ordinal), array_agg(k.content_hash), array_agg(k.char_start),
-            array_agg(k.char_end), array_agg(k.locator)
+            version.org_id, version.version_id, int4range(min(k.ordinal), max(k.ordinal), '[]'), array_agg(k.ordinal),
+            array_agg(k.content_hash), array_agg(k.char_start), array_agg(k.char_end), array_agg(k.locator)
         from known as k
         having count(*) > 0
     )

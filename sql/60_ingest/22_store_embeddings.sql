@@ -28,13 +28,14 @@ begin
     end if;
     perform knowledge_private.check_vectors(model, embeddings);
 
+    delete from knowledge_private.staged_vectors as s
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (ordinals);
     execute format(
-        'insert into knowledge_private.staged_vectors as s (org_id, version_id, ordinal, embedding) '
+        'insert into knowledge_private.staged_vectors (org_id, version_id, ordinal, embedding) '
         'select $1, $2, e.ordinal, %1$s.l2_normalize(e.embedding)::%1$s.halfvec '
         'from unnest($3, $4) as e (ordinal, embedding) '
         'where exists (select from knowledge_private.staged_chunks as c '
-        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal) '
-        'on conflict (org_id, version_id, ordinal) do update set embedding = excluded.embedding',
+        'where c.org_id = $1 and c.version_id = $2 and c.ordinal = e.ordinal offset 0)',
         knowledge_private.vector_schema())
     using version.org_id, version.version_id, ordinals, embeddings;
     get diagnostics stored = row_count;

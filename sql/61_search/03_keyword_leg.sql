@@ -24,19 +24,6 @@ comment on function knowledge_private.tf_thresholds() is
 '256 numbers between the values of ts_rank for tf - 1 and tf: width_bucket(ts_rank, these) is tf.';
 revoke all on function knowledge_private.tf_thresholds() from public;
 
-create function knowledge_private.lexeme_query(lexeme text, prefix boolean)
-returns tsquery
-language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select ('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || case when prefix then ''':*' else '''' end)::tsquery
-$$;
-
-comment on function knowledge_private.lexeme_query(text, boolean) is
-'The query for exactly this lexeme, or for all that begin so.';
-revoke all on function knowledge_private.lexeme_query(text, boolean) from public;
-
 create table knowledge_private.lexeme_counts (
     org_id text collate "C" not null references knowledge.orgs (org_id),
     compartment_id integer not null,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,13 @@ import psycopg
 import pytest
 
 from pg_knowledge import Context, Knowledge
+from pg_knowledge.embedding import stored_vectors
 from pg_knowledge.errors import EmbedderError
 from support import wait_until
 from support.embedder import ToyEmbedder, wrong_at
 from support.writer import NEW, OLD, check_served, ingest
+
+numpy = pytest.importorskip("numpy")
 
 
 class Unavailable(Exception):
@@ -36,6 +40,15 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "infinite": lambda vectors: [*vectors[:-1], [float("-inf")] + [1.0] * 7],
     "too large for a float4": lambda vectors: [*vectors[:-1], [1e39] + [1.0] * 7],
     "zero as a float4": lambda vectors: [*vectors[:-1], [1e-60] * 8],
+    "NaN in an array": lambda vectors: [*vectors[:-1], array("d", [float("nan")] * 8)],
+    "both infinities in an array": lambda vectors: [
+        *vectors[:-1],
+        array("f", [float("inf"), float("-inf")] * 4),
+    ],
+    "too large in an array": lambda vectors: [*vectors[:-1], array("d", [1e39] * 8)],
+    "zero in an array": lambda vectors: [*vectors[:-1], array("d", [1e-60] * 8)],
+    "too short in an array": lambda vectors: numpy.array(vectors, dtype="float32")[:, 1:],
+    "flags in an array": lambda vectors: [*vectors[:-1], numpy.array([True] * 8)],
     "no numbers": lambda vectors: [*vectors[:-1], ["1"] * 8],
     "None": lambda vectors: None,
     "None within": lambda vectors: [*vectors[:-1], None],
@@ -62,6 +75,34 @@ def test_wrong_vectors(
     assert healthy.calls == broken.calls[batch - 1 : batch] + healthy.calls[1:]
     assert len(healthy.calls) == 4 - batch
     check_served(kb, NEW)
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "rows of single precision": lambda vectors: [array("f", vector) for vector in vectors],
+    "rows of double precision": lambda vectors: [array("d", vector) for vector in vectors],
+    "tuples": lambda vectors: tuple(map(tuple, vectors)),
+    **{
+        f"{order} {dtype}": lambda vectors, dtype=dtype, order=order: numpy.array(
+            vectors, dtype=dtype, order=order
+        )
+        for dtype in ("float16", "float32", "float64", ">f4", "longdouble")
+        for order in ("C", "F")
+    },
+    "every other": lambda vectors: numpy.repeat(numpy.array(vectors), 2, axis=1)[:, ::2],
+    "rows of numpy": lambda vectors: list(numpy.array(vectors, dtype="float32")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vectors_of_any_form(form: str) -> None:
+    """Lists, tuples, and arrays of any layout are the same vectors."""
+    embedder = ToyEmbedder()
+    texts = ["an owl", "two toads"]
+    plain = [[round(number, 1) for number in vector] for vector in embedder.embed(texts)]
+    stored = stored_vectors(embedder, texts, FORMS[form](plain))
+    for vector, expected in zip(stored, plain, strict=True):
+        assert vector.typecode == "f"
+        assert list(vector) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

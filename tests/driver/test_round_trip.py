@@ -270,6 +270,14 @@ def test_text_that_postgres_cannot_hold(kb: Knowledge, embedder: ToyEmbedder, te
     assert list(kb.list_sources()) == []
 
 
+def test_what_only_looks_like_nul_is_text(kb: Knowledge) -> None:
+    r"""A backslash and "u0000", as documents about JSON have them."""
+    text = r"owls write \u0000 and \\u0000 for NUL"
+    kb.ingest("wiki", "json", text, audience=["everyone"], metadata={r"a \u0000": r"\\u0000"})
+    (hit,) = kb.search("owls")
+    assert (hit.body, hit.document_metadata) == (text, {r"a \u0000": r"\\u0000"})
+
+
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), {"a": [float("nan")]}], ids=["nan", "inf", "nested"]
 )

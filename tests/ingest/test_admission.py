@@ -200,6 +200,29 @@ def test_rules_of_an_org(kb: Knowledge) -> None:
     other.delete_by_scope(dry_run=False, entire_org=True)
 
 
+PLACES = {
+    r"^owls": [],  # the heading comes first, then a line break
+    r"^\nowls": ["owls are here"],
+    r"here$": ["owls are here"],
+    r"\A\nowls": ["owls are here"],
+    r"toads\Z": ["not toads"],
+    r"(?<!not )toads": ["toads too"],
+    r"owls(?! are)": ["no owls", "two\nowls\nlines"],
+    r"here.owls": [],  # no pattern sees two chunks
+    r"owls\nlines": ["two\nowls\nlines"],
+}
+
+
+@pytest.mark.parametrize("pattern", PLACES)
+def test_a_rule_sees_one_chunk_at_a_time(kb: Knowledge, pattern: str) -> None:
+    """Also where it asks for the beginning, the end or what stands around."""
+    kb.define_admission_rule("r", "quarantined", pattern=pattern)
+    bodies = ["owls are here", "no owls", "not toads", "toads too", "two\nowls\nlines"]
+    report = ingest(kb, *bodies)
+    assert sorted(held.body for held in kb.list_quarantine()) == PLACES[pattern]
+    assert report.quarantined == len(PLACES[pattern])
+
+
 @pytest.mark.parametrize(
     "given",
     [
