@@ -281,7 +281,8 @@ create table knowledge_private.settings (
     promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
-    candidates integer not null default 7000 check (candidates >= 1),
+    candidates integer not null default 2000 check (candidates >= 1),
+    paired_candidates integer not null default 5000 check (paired_candidates >= 0),
     enough_weight real not null default 0.65 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
@@ -309,7 +310,10 @@ comment on column knowledge_private.settings.alike_vectors is
 comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is
-'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts), because a rare lexeme is in
+them: the rarest first.';
+comment on column knowledge_private.settings.paired_candidates is
+'Of about how many more, by the next rarest lexemes, it scores those that have another lexeme that is not in every tenth chunk.';
 comment on column knowledge_private.settings.enough_weight is
 'The keyword leg takes no more candidates by common lexemes when those it has taken some by are this share of the idf.';
 comment on column knowledge_private.settings.long_list is
@@ -486,6 +490,9 @@ create table knowledge.compartments (
     counted_chunks bigint not null default 0,
     primary key (org_id, compartment_id)
 ) with (fillfactor = 80);
+
+-- As in chunks: whatever the statistics say, an org is estimated as a two-hundredth of the table.
+alter table knowledge.compartments alter column org_id set statistics 0;
 
 create function knowledge_private.audience_key(audience text[])
 returns bytea
@@ -1026,11 +1033,10 @@ alter table knowledge_private.embedding_jobs alter column org_id set statistics 
 create function knowledge_private.mac(message text, inner_pad bytea, outer_pad bytea)
 returns text
 language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex')
-$$;
+stable
+begin atomic
+    select encode(sha256(outer_pad || sha256(inner_pad || convert_to(message, 'UTF8'))), 'hex');
+end;
 
 comment on function knowledge_private.mac(text, bytea, bytea) is 'HMAC-SHA256 of message as hex (RFC 2104).';
 revoke all on function knowledge_private.mac(text, bytea, bytea) from public;
@@ -1065,13 +1071,13 @@ parallel restricted
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    part text[];
+    part text[] := string_to_array(signed, '.');
     key record;
 begin
-    if signed is null or signed !~ '^[a-z]+\.[0-9]{1,9}\.([0-9a-f]{2})+\.[0-9a-f]{64}$' then
+    -- No more of its form is checked: what has the right hmac was written by sign, and nothing else is decoded.
+    if cardinality(part) is distinct from 4 or part[2] !~ '^[0-9]{1,9}$' then
         return null;
     end if;
-    part := string_to_array(signed, '.');
     select k.* into key
     from knowledge_private.signing_keys as k
     where k.key_id = part[2]::integer and (k.valid_until is null or k.valid_until > knowledge_private.clock());
@@ -1107,10 +1113,9 @@ returns text
 language sql
 stable
 parallel restricted
-set search_path = pg_catalog, pg_temp
-as $$
-    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user)
-$$;
+begin atomic
+    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user);
+end;
 
 comment on function knowledge_private.transaction_mark() is
 'Names this transaction of this backend: process, start in microseconds, login role.';
@@ -1123,7 +1128,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform set_config('knowledge.context', knowledge_private.sign('context', jsonb_build_object(
-        'org', org_id, 'scope', org_scope, 'grants', to_jsonb(grants), 'expires', extract(epoch from expires_at),
+        'org_id', org_id, 'org_scope', org_scope, 'grants', to_jsonb(grants), 'expires_at', expires_at,
         'mark', knowledge_private.transaction_mark())), true);
 end
 $$;
@@ -1153,11 +1158,8 @@ begin
         perform knowledge_private.fail('KB002', 'context refused: not made in this transaction', null,
             'Call knowledge.set_context or knowledge.use_token in this transaction.');
     end if;
-    claim.org_id := payload ->> 'org';
-    claim.org_scope := payload ->> 'scope';
-    claim.grants := array(select jsonb_array_elements_text(payload -> 'grants'));
-    claim.expires_at := to_timestamp((payload ->> 'expires')::double precision);
-    if claim.expires_at <= knowledge_private.clock() then
+    claim := jsonb_populate_record(claim, payload);
+    if claim.expires_at is not null and claim.expires_at <= knowledge_private.clock() then
         perform knowledge_private.fail('KB002', 'context refused: the token has expired');
     end if;
     return claim;
@@ -1227,8 +1229,8 @@ begin
         perform knowledge_private.fail('KB005', format('ttl must be more than 0 and at most %s', longest));
     end if;
     return knowledge_private.sign('token', jsonb_build_object(
-        'org', issue_token.org_id, 'scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
-        'expires', extract(epoch from knowledge_private.clock() + ttl)));
+        'org_id', issue_token.org_id, 'org_scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
+        'expires_at', knowledge_private.clock() + ttl));
 end
 $$;
 
@@ -1247,16 +1249,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     payload jsonb := knowledge_private.verify('token', token);
-    expires_at timestamptz := to_timestamp((payload ->> 'expires')::double precision);
+    claim knowledge_private.claim;
 begin
     if payload is null then
         perform knowledge_private.fail('KB002', 'token refused', null, 'Ask the back end for a token of issue_token.');
     end if;
-    if expires_at <= knowledge_private.clock() then
+    claim := jsonb_populate_record(claim, payload);
+    if claim.expires_at <= knowledge_private.clock() then
         perform knowledge_private.fail('KB002', 'token refused: it has expired', null, 'Ask the back end for a new one.');
     end if;
-    perform knowledge_private.put_claim(payload ->> 'org',
-        array(select jsonb_array_elements_text(payload -> 'grants')), payload ->> 'scope', expires_at);
+    perform knowledge_private.put_claim(claim.org_id, claim.grants, claim.org_scope, claim.expires_at);
 end
 $$;
 
@@ -1320,14 +1322,27 @@ language sql
 stable
 parallel restricted
 begin atomic
+    -- One rule, twice, for two ways to find rows: those of the org, which suits an org of few compartments whatever the
+    -- caller holds; or those with a tag, which in the index are of every org. "is true" and "|| ''" keep each to its way.
     select c.*
     from knowledge.compartments as c
     where
         c.org_id = asking.org_id
+        and (c.acl && (select asking.grants || array['everyone'])) is true
         and (c.org_scope is null or c.org_scope = asking.org_scope)
-        and c.acl && (asking.grants || array['everyone'])
         and (source_types is null or c.source_type = any(source_types))
-        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility));
+        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility))
+        and (select max(m.compartment_id) <= 1000 from knowledge.compartments as m where m.org_id = asking.org_id)
+    union all
+    select c.*
+    from knowledge.compartments as c
+    where
+        c.org_id || '' = asking.org_id
+        and c.acl && (select asking.grants || array['everyone'])
+        and (c.org_scope is null or c.org_scope = asking.org_scope)
+        and (source_types is null or c.source_type = any(source_types))
+        and (permitted_compartments.visibility is null or c.visibility = any(permitted_compartments.visibility))
+        and (select max(m.compartment_id) > 1000 from knowledge.compartments as m where m.org_id = asking.org_id);
 end;
 
 comment on function knowledge_private.permitted_compartments(knowledge_private.claim, text[], text[]) is
@@ -1961,10 +1976,9 @@ create function knowledge_private.vector_table(model_id integer)
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('knowledge.%I', 'vectors_' || model_id)
-$$;
+begin atomic
+    select 'knowledge.vectors_' || model_id::text;
+end;
 
 comment on function knowledge_private.vector_table(integer) is 'The qualified name of a model''s table of vectors.';
 revoke all on function knowledge_private.vector_table(integer) from public;
@@ -2337,6 +2351,30 @@ $$;
 comment on function knowledge_private.is_count(jsonb) is 'Whether value is a json integer from 0 to 999999999.';
 revoke all on function knowledge_private.is_count(jsonb) from public;
 
+-- Bound to pgvector's functions when the migration runs, wherever they are: to call these needs no dynamic SQL.
+
+create function knowledge_private.dimensions(embedding vector)
+returns integer
+language sql
+immutable
+begin atomic
+    select vector_dims(embedding);
+end;
+
+comment on function knowledge_private.dimensions(vector) is 'The number of dimensions of a vector.';
+revoke all on function knowledge_private.dimensions(vector) from public;
+
+create function knowledge_private.norm(embedding vector)
+returns double precision
+language sql
+immutable
+begin atomic
+    select vector_norm(embedding);
+end;
+
+comment on function knowledge_private.norm(vector) is 'The length of a vector.';
+revoke all on function knowledge_private.norm(vector) from public;
+
 create function knowledge_private.check_vectors(model knowledge.models, embeddings vector[])
 returns void
 language plpgsql
@@ -2347,13 +2385,13 @@ declare
     dimensions integer;
     pointless boolean;
 begin
-    execute format(
-        'select max(coalesce(%1$s.vector_dims(e), 0)) filter ('
-        'where $2 is not null and %1$s.vector_dims(e) is distinct from $2), '
-        'bool_or(coalesce(%1$s.vector_norm(e), 0) in (0, ''NaN'', ''Infinity'')) from unnest($1) as e',
-        knowledge_private.vector_schema())
+    select
+        max(coalesce(knowledge_private.dimensions(e), 0)) filter (
+            where model.dimensions is not null and knowledge_private.dimensions(e) is distinct from model.dimensions
+        ),
+        bool_or(coalesce(knowledge_private.norm(e), 0) in (0, 'NaN', 'Infinity'))
     into dimensions, pointless
-    using embeddings, model.dimensions;
+    from unnest(embeddings) as e;
     if dimensions is not null then
         perform knowledge_private.fail('KB007',
             format('a vector of %s dimensions for a model of %s', dimensions, model.dimensions),
@@ -4276,6 +4314,9 @@ create type knowledge_private.search_request as (
     prefixes boolean[],
     known double precision[],
     legs text[],
+    rrf_k double precision,
+    vector_weight double precision,
+    keyword_weight double precision,
     boost jsonb
 );
 
@@ -4300,7 +4341,9 @@ comment on type knowledge_private.ranked is
 -- ---- sql/61_search/01_predicate.sql
 -- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
 
-create function knowledge_private.compartment_predicate(org_id text, compartments integer[], indexable boolean)
+create function knowledge_private.compartment_predicate(
+    org_id text, compartments integer[], long_list integer, indexable boolean
+)
 returns text
 language plpgsql
 stable
@@ -4311,8 +4354,9 @@ declare
     org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end,
         compartment_predicate.org_id);
 begin
-    if cardinality(compartments) > (select s.long_list from knowledge_private.settings as s) then
-        select count(*) = cardinality(compartments)
+    if cardinality(compartments) > long_list then
+        -- They are numbered from 1.
+        select max(c.compartment_id) = cardinality(compartments)
         into all_of_org
         from knowledge.compartments as c
         where c.org_id = compartment_predicate.org_id;
@@ -4325,11 +4369,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.compartment_predicate(text, integer[], boolean) is
+comment on function knowledge_private.compartment_predicate(text, integer[], integer, boolean) is
 'The condition on a table t with org_id and compartment_id that holds for rows in compartments of an org: a literal list,
-which hashes; or for a long one that is all there is, nothing but the org. indexable false keeps the planner from finding
+which hashes; or for one longer than long_list that is all there is, nothing but the org. indexable false keeps the planner from finding
 these rows by an index on them, where another index is the better way.';
-revoke all on function knowledge_private.compartment_predicate(text, integer[], boolean) from public;
+revoke all on function knowledge_private.compartment_predicate(text, integer[], integer, boolean) from public;
 
 create function knowledge_private.compartment_look_up(
     asking knowledge_private.claim, source_types text[], visibility text[]
@@ -4342,7 +4386,7 @@ as $$
     -- "offset 0": never joined, always by key.
     select format(
         't.org_id = %L and exists (select from knowledge_private.permitted_compartments(%L::knowledge_private.claim, '
-        '%L::text[], %L::text[]) as p where p.compartment_id = t.compartment_id offset 0)',
+        '%L::text[], %L::text[]) as p where p.org_id = t.org_id and p.compartment_id = t.compartment_id offset 0)',
         asking.org_id, asking, source_types, visibility)
 $$;
 
@@ -4439,14 +4483,37 @@ revoke all on function knowledge_private.metadata_predicate(text, jsonb) from pu
 -- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
 -- earned a partial HNSW index of its own, found through that and checked for completeness.
 
+create function knowledge_private.unit(embedding vector)
+returns halfvec
+language sql
+immutable
+begin atomic
+    -- A halfvec holds neither very short nor very long vectors, so it is normalised before.
+    select l2_normalize(embedding)::halfvec;
+end;
+
+comment on function knowledge_private.unit(vector) is 'A vector as vectors are stored: of length 1, in half precision.';
+revoke all on function knowledge_private.unit(vector) from public;
+
+create function knowledge_private.distance(one halfvec, other halfvec)
+returns double precision
+language sql
+immutable
+parallel safe
+begin atomic
+    select one <=> other;
+end;
+
+comment on function knowledge_private.distance(halfvec, halfvec) is 'The cosine distance of two vectors, 0 to 2.';
+revoke all on function knowledge_private.distance(halfvec, halfvec) from public;
+
 create function knowledge_private.index_name(org_id text, model_id integer)
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('vectors_%s_of_%s', model_id, left(encode(knowledge_private.text_key(org_id), 'hex'), 24))
-$$;
+begin atomic
+    select 'vectors_' || model_id::text || '_of_' || left(encode(knowledge_private.text_key(org_id), 'hex'), 24);
+end;
 
 comment on function knowledge_private.index_name(text, integer) is
 'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
@@ -4491,28 +4558,6 @@ comment on function knowledge_private.more_vectors(integer, text, bigint) is
 'Whether filter holds for more than so many vectors of a model, counting no further than that.';
 revoke all on function knowledge_private.more_vectors(integer, text, bigint) from public;
 
-create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
-returns table (chunk_id uuid, distance double precision)
-language plpgsql
-stable
-rows 200
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- "+ 0": no index can serve this order, whatever the planner thinks. A halfvec holds neither very short nor very long
-    -- vectors, so the question is normalised first, as what is stored was.
-    return query execute format(
-        'select t.chunk_id, (t.embedding operator(%1$s.<=>) %1$s.l2_normalize($1)::%1$s.halfvec) + 0 as distance '
-        'from %2$s as t where %3$s order by distance, t.chunk_id limit %4$s',
-        knowledge_private.vector_schema(), knowledge_private.vector_table(model_id), predicate, depth)
-    using embedding;
-end
-$$;
-
-comment on function knowledge_private.exact_leg(integer, text, vector, integer) is
-'The nearest depth vectors that predicate permits, by comparing all of them; cosine distance, 0 to 2, ascending.';
-revoke all on function knowledge_private.exact_leg(integer, text, vector, integer) from public;
-
 create function knowledge_private.index_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
 language plpgsql
@@ -4546,13 +4591,14 @@ end
 $$;
 
 comment on function knowledge_private.index_leg(integer, text, vector, integer) is
-'Like exact_leg, through the org''s partial HNSW index, which predicate must imply; may miss some.';
+'The nearest depth vectors that predicate permits, through the org''s partial HNSW index, which predicate must imply; cosine
+distance, ascending; may miss some.';
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
     request knowledge_private.search_request, embedding vector, depth integer
 )
-returns table (chunk_id uuid, distance double precision, place integer)
+returns table (chunk_id uuid, distance double precision)
 language plpgsql
 stable
 rows 200
@@ -4573,21 +4619,22 @@ begin
         );
         if cardinality(nearest) >= least(wanted, request.permitted_vectors) then
             return query
-            select n.chunk_id, n.measure, n.place::integer
-            from unnest(nearest[:depth]) with ordinality as n (chunk_id, measure, place);
+            select n.chunk_id, n.measure from unnest(nearest[:depth]) as n;
             return;
         end if;
     end if;
-    return query
-    select l.chunk_id, l.distance, l.place::integer
-    from knowledge_private.exact_leg(request.model_id, request.vector_filter, embedding, depth)
-        with ordinality as l (chunk_id, distance, place);
+    -- "+ 0": no index can serve this order, whatever the planner thinks.
+    return query execute format(
+        'select t.chunk_id, knowledge_private.distance(t.embedding, $1) + 0 as distance '
+        'from %s as t where %s order by distance, t.chunk_id limit %s',
+        knowledge_private.vector_table(request.model_id), request.vector_filter, depth)
+    using knowledge_private.unit(embedding);
 end
 $$;
 
 comment on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) is
-'The nearest depth permitted vectors, numbered from 1: through the org''s index if the request has an index_filter, and by
-comparing all after all when that answer is short.';
+'The nearest depth permitted vectors by cosine distance, ascending: through the org''s index if the request has an
+index_filter; else, and when that answer is short, by comparing all of them.';
 revoke all on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) from public;
 
 -- ---- sql/61_search/03_keyword_leg.sql
@@ -4663,8 +4710,8 @@ comment on function knowledge_private.common_lexemes(text, integer[], text[], bo
 revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[], known double precision[],
-    picked boolean[], chunks bigint, words bigint, depth integer
+    predicate text, filter text, chosen text, terms tsquery[], repeats integer[], prefixes boolean[],
+    known double precision[], picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
 language plpgsql
@@ -4693,7 +4740,7 @@ begin
                 else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
-        string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
+        chosen,
         string_agg(
             case
                 when q.picked then format('count(*) filter (where h.tf%1$s > 0)::double precision as n%1$s', q.place)
@@ -4713,12 +4760,12 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
-'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and a picked term is in. Of a
-term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
+'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and the text query chosen matches,
+which is every chunk with a picked term, at least. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
@@ -4743,7 +4790,16 @@ declare
         where u.known is not null
         order by u.known, u.place
     );
-    budget double precision := (select s.candidates from knowledge_private.settings as s);
+    setting knowledge_private.settings;
+    budget double precision;
+    -- Lexemes that make a pair with another of them; and those taken only in pairs.
+    partners integer[] := array(
+        select u.place::integer from unnest(request.known) with ordinality as u (known, place)
+        where u.known * 10 <= request.chunks
+    );
+    paired integer[] := '{}';
+    term integer;
+    chosen text;
     -- Lexemes that nobody counted are in less than a hundredth of the chunks; repeats times idf, each at least.
     weights double precision[] := array(
         select u.repeats * ln(1 + (request.chunks - u.n + 0.5) / (u.n + 0.5))
@@ -4755,16 +4811,17 @@ declare
     );
     -- What a chunk may weigh that has none of the lexemes that choose candidates.
     missed double precision := (select coalesce(sum(weights[i]), 0) from unnest(left_over) as i);
-    bearable double precision := (
-        select (1 - s.enough_weight) * (select sum(w) from unnest(weights) as w) from knowledge_private.settings as s
-    );
+    bearable double precision;
     best knowledge_private.measured[];
 begin
     if not 'keyword' = any (request.legs) then
         return;
     end if;
-    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; and
-    -- further, while too little was found.
+    select s.* into setting from knowledge_private.settings as s;
+    budget := setting.candidates;
+    bearable := (1 - setting.enough_weight) * (select sum(w) from unnest(weights) as w);
+    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; then, on
+    -- another budget, where they stand together; and further, while too little was found.
     while cardinality(left_over) > 0
         and (not true = any (picked) or (request.known[left_over[1]] <= budget and missed > bearable))
     loop
@@ -4773,9 +4830,24 @@ begin
         missed := missed - weights[left_over[1]];
         left_over := left_over[2:];
     end loop;
+    budget := greatest(budget, 0) + setting.paired_candidates;
+    foreach term in array left_over loop
+        exit when request.known[term] > budget or missed <= bearable;
+        paired := paired || term;
+        budget := budget - request.known[term];
+        missed := missed - weights[term];
+    end loop;
     loop
-        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, terms, request.repeats,
-            request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        chosen := (select string_agg(terms[i]::text, ' | ') from generate_subscripts(terms, 1) as i where picked[i]);
+        foreach term in array paired loop
+            chosen := concat_ws(' | ', chosen, (
+                select format('%s & (%s)', terms[term], string_agg(terms[i]::text, ' | '))
+                from unnest(partners) as i where i <> term
+                having count(*) > 0
+            ));
+        end loop;
+        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, chosen, terms,
+            request.repeats, request.prefixes, request.known, picked, request.chunks, request.words, depth);
         exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
@@ -4868,8 +4940,11 @@ begin
     if mode = 'vector' and embedding is null then
         perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
     end if;
-    if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
+    if (mode = 'keyword' or embedding is null) and knowledge_private.is_blank(coalesce(query, '')) then
         perform knowledge_private.fail('KB005', 'query is blank');
+    end if;
+    if options = '{}' then
+        return;
     end if;
     perform knowledge_private.check_keys(options,
         array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax', 'boost'],
@@ -4908,15 +4983,14 @@ create function knowledge_private.asked_words(query text, mode text, options jso
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
+begin atomic
     select case
         when mode = 'vector' or query is null then ''
         -- Without these signs nothing is a phrase, excluded or the beginning of a word.
         when options ->> 'syntax' = 'plain' then regexp_replace(query, '"|\*|(^|\s)-', ' ', 'g')
         else query
-    end
-$$;
+    end;
+end;
 
 comment on function knowledge_private.asked_words(text, text, jsonb) is
 'The words that a search asks for, as parse_query reads them: those of query, none in mode vector; in syntax plain without
@@ -4946,33 +5020,30 @@ comment on function knowledge_private.stems_begun(text, text) is
 'The stems that words with this beginning may have in a language and that do not begin so themselves: runni, run.';
 revoke all on function knowledge_private.stems_begun(text, text) from public;
 
-create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
-returns knowledge.models
+create function knowledge_private.check_embedding(model knowledge.models, embedding vector, fingerprint text)
+returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    model knowledge.models;
 begin
-    if embedding is null then
-        return null;
-    end if;
-    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
     if fingerprint is null or (model.model_id is not null and fingerprint <> model.fingerprint) then
         perform knowledge_private.fail('KB007', 'this embedding is not of the org''s model',
             jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
             'Embed the question with the org''s model and name its fingerprint.');
     end if;
-    perform knowledge_private.check_vectors(model, array[embedding]);
-    return model;
+    if knowledge_private.dimensions(embedding) is distinct from model.dimensions
+        or knowledge_private.norm(embedding) in (0, 'NaN', 'Infinity')
+    then
+        perform knowledge_private.check_vectors(model, array[embedding]);
+    end if;
 end
 $$;
 
-comment on function knowledge_private.search_model(knowledge.orgs, vector, text) is
-'The model to search with; null without an embedding or in an org without a model. KB007 when fingerprint is missing or
-another''s, KB005 for a zero vector.';
-revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;
+comment on function knowledge_private.check_embedding(knowledge.models, vector, text) is
+'KB007 when fingerprint is missing or not the model''s or embedding is not of its dimensions (a null model has any), KB005
+for a zero vector.';
+revoke all on function knowledge_private.check_embedding(knowledge.models, vector, text) from public;
 
 create function knowledge_private.milliseconds_since(started timestamp with time zone)
 returns double precision
@@ -5004,7 +5075,10 @@ declare
     labels text[] := coalesce(visibility, '{org}');
     words text := knowledge_private.asked_words(query, mode, options);
     org knowledge.orgs;
+    setting knowledge_private.settings;
+    found record;
     wants_vectors boolean;
+    may_walk boolean;
     index_worth bigint;
     enough bigint;
     permitted record;
@@ -5018,37 +5092,54 @@ declare
 begin
     request.asking := knowledge_private.context();
     perform knowledge_private.check_search(query, embedding, k, mode, options);
+    request.rrf_k := coalesce((options ->> 'rrf_k')::double precision, 12);
+    request.vector_weight := coalesce((options ->> 'vector_weight')::double precision, 1);
+    request.keyword_weight := coalesce((options ->> 'keyword_weight')::double precision, 1);
     request.boost := options -> 'boost';
     if metadata is not null then
         documents := knowledge_private.metadata_predicate((request.asking).org_id, metadata);
     end if;
-    select o.* into org from knowledge.orgs as o where o.org_id = (request.asking).org_id;
+    select o as org, m as model, s as setting
+    into found
+    from knowledge_private.settings as s
+    left join knowledge.orgs as o on o.org_id = (request.asking).org_id
+    left join knowledge.models as m on m.model_id = o.active_model;
+    org := found.org;
+    setting := found.setting;
     if org.status = 'offboarded' then
         perform knowledge_private.fail('KB011', 'this org was offboarded');
     end if;
-    request.model_id := (knowledge_private.search_model(org, embedding, fingerprint)).model_id;
+    if embedding is not null then
+        perform knowledge_private.check_embedding(found.model, embedding, fingerprint);
+        request.model_id := org.active_model;
+    end if;
     wants_vectors := mode <> 'keyword' and request.model_id is not null;
-    if wants_vectors and options ->> 'plan' is distinct from 'exact' then
-        index_worth := knowledge_private.index_worth(org.org_id, request.model_id);
-    end if;
+    may_walk := wants_vectors and options ->> 'plan' is distinct from 'exact';
     -- Without words it is enough to know that an index is worth while; each compartment has at least one chunk.
-    if words = '' and metadata is null then
-        enough := index_worth + 1;
+    if may_walk and words = '' and metadata is null then
+        enough := setting.exact_rows + 1;
     end if;
-
-    select
-        coalesce(array_agg(p.compartment_id), '{}') as ids,
-        coalesce(sum(p.chunks), 0) as chunks,
-        coalesce(sum(p.words), 0) as words,
-        array_agg(distinct p.language) as languages
-    into permitted
-    from (
-        select c.compartment_id, c.chunks, c.words, c.language
-        from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
-        where c.chunks > 0
-        limit enough
-    ) as p;
-    is_cut := coalesce(cardinality(permitted.ids) = enough, false);
+    loop
+        select
+            coalesce(array_agg(p.compartment_id), '{}') as ids,
+            coalesce(sum(p.chunks), 0) as chunks,
+            coalesce(sum(p.words), 0) as words,
+            min(p.language) as language,
+            max(p.language) as other_language
+        into permitted
+        from (
+            select c.compartment_id, c.chunks, c.words, c.language
+            from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+            where c.chunks > 0
+            limit enough
+        ) as p;
+        is_cut := coalesce(cardinality(permitted.ids) = enough, false);
+        if may_walk and permitted.chunks > setting.exact_rows then
+            index_worth := knowledge_private.index_worth(org.org_id, request.model_id);
+        end if;
+        exit when not is_cut or permitted.chunks > index_worth;
+        enough := index_worth + 1;
+    end loop;
     request.chunks := permitted.chunks;
     request.words := permitted.words;
 
@@ -5056,7 +5147,12 @@ begin
         -- Without a language of its own a question is read in every language of what it may find.
         asked := knowledge.parse_query(words, case
             when options ? 'language' then array[options ->> 'language']
-            else coalesce(permitted.languages, '{english}')
+            when permitted.language = permitted.other_language then array[permitted.language]
+            else coalesce((
+                select array_agg(distinct c.language)
+                from knowledge_private.permitted_compartments(request.asking, source_types, labels) as c
+                where c.chunks > 0
+            ), '{english}')
         end);
         request.lexemes := asked.lexemes;
         request.repeats := asked.repeats;
@@ -5079,9 +5175,9 @@ begin
                 'not exists (select from knowledge.chunks as x '
                 'where x.org_id = t.org_id and x.chunk_id = t.chunk_id and x.tsv @@ %L)', excluded) end), '');
         if not is_cut then
-            listed := knowledge_private.compartment_predicate(org.org_id, permitted.ids, true);
+            listed := knowledge_private.compartment_predicate(org.org_id, permitted.ids, setting.long_list, true);
         end if;
-        if is_cut or cardinality(permitted.ids) > (select s.long_list from knowledge_private.settings as s) then
+        if is_cut or cardinality(permitted.ids) > setting.long_list then
             looked_up := knowledge_private.compartment_look_up(request.asking, source_types, labels);
         end if;
         request.vector_filter := concat_ws(' and ', coalesce(listed, looked_up), narrowed);
@@ -5096,8 +5192,8 @@ begin
         end if;
     end if;
     if 'keyword' = any (request.legs) then
-        request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids,
-            request.chunks <= (select s.scanned_chunks from knowledge_private.settings as s));
+        request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids, setting.long_list,
+            request.chunks <= setting.scanned_chunks);
         request.keyword_filter := concat_ws(' and ',
             coalesce(documents, 'true'),
             case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
@@ -5123,7 +5219,7 @@ revoke all on function knowledge_private.prepare_search(
 ) from public;
 
 create function knowledge_private.fuse_legs(
-    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+    request knowledge_private.search_request, embedding vector, depth integer
 )
 returns setof knowledge_private.ranked
 language plpgsql
@@ -5134,19 +5230,42 @@ as $$
 declare
     -- A leg's rank counts in the fusion down to here, whatever k is: k = 10 is a prefix of k = 200.
     fused_depth constant integer := 200;
-    rrf_k double precision := coalesce((options ->> 'rrf_k')::double precision, 10);
-    vector_weight double precision := coalesce((options ->> 'vector_weight')::double precision, 1);
-    keyword_weight double precision := coalesce((options ->> 'keyword_weight')::double precision, 1);
+    -- With this slope what is three quarters as good as the best counts fully.
+    slope constant double precision := 1.2;
+    is_alone boolean := cardinality(request.legs) = 1;
 begin
     -- Written so that no argument makes a plan cheaper: then it is made once for a session.
     return query
     with vector_leg as materialized (
-        select l.chunk_id, l.distance, l.place
-        from knowledge_private.vector_leg(request, embedding, depth) as l
+        select l.chunk_id, l.distance, l.place::integer
+        from knowledge_private.vector_leg(request, embedding, depth) with ordinality as l (chunk_id, distance, place)
     ),
     keyword_leg as materialized (
         select l.chunk_id, l.score, l.place
         from knowledge_private.keyword_leg(request, depth) as l
+    ),
+    -- A leg alone has nothing to be weighed against: its ranks say all.
+    vector_part as materialized (
+        select
+            l.chunk_id, l.distance, l.place,
+            case when l.place <= fused_depth then request.vector_weight / (request.rrf_k + l.place) * case
+                when is_alone or e.farthest = e.nearest then 1
+                else least(1, 0.1 + slope * (e.farthest - l.distance) / (e.farthest - e.nearest))
+            end end as part
+        from vector_leg as l
+        cross join (
+            select min(n.distance) as nearest, max(n.distance) as farthest from vector_leg as n where n.place <= fused_depth
+        ) as e
+    ),
+    keyword_part as materialized (
+        select
+            l.chunk_id, l.score, l.place,
+            case when l.place <= fused_depth then request.keyword_weight / (request.rrf_k + l.place) * case
+                when is_alone then 1
+                else least(1, 0.1 + slope * l.score / e.best)
+            end end as part
+        from keyword_leg as l
+        cross join (select max(n.score) as best from keyword_leg as n) as e
     ),
     fused as (
         select
@@ -5155,19 +5274,18 @@ begin
             v.distance,
             w.place as keyword_place,
             w.score,
-            coalesce(v.place <= fused_depth, false) or coalesce(w.place <= fused_depth, false) as counts,
-            coalesce(case when v.place <= fused_depth then vector_weight / (rrf_k + v.place) end, 0)
-            + coalesce(case when w.place <= fused_depth then keyword_weight / (rrf_k + w.place) end, 0) as sum_of_ranks
-        from vector_leg as v
-        full join keyword_leg as w on w.chunk_id = v.chunk_id
+            v.part is not null or w.part is not null as counts,
+            coalesce(v.part, 0) + coalesce(w.part, 0) as sum_of_parts
+        from vector_part as v
+        full join keyword_part as w on w.chunk_id = v.chunk_id
     )
     select
         f.chunk_id,
         row_number() over (
-            order by f.counts desc, f.sum_of_ranks desc, case when not f.counts then f.vector_place end,
+            order by f.counts desc, f.sum_of_parts desc, case when not f.counts then f.vector_place end,
             case when not f.counts then f.keyword_place end, f.chunk_id
         )::integer,
-        f.sum_of_ranks,
+        f.sum_of_parts,
         1::double precision,
         f.vector_place,
         f.distance,
@@ -5180,15 +5298,14 @@ begin
 end
 $$;
 
-comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer, jsonb) is
-'Runs the legs of a search down to depth and fuses them by reciprocal rank. A leg''s first 200 ranks count; rows that both
-legs have only beyond come after all others, in the order of their leg.';
-revoke all on function knowledge_private.fuse_legs(
-    knowledge_private.search_request, vector, integer, jsonb
-) from public;
+comment on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) is
+'Runs the legs of a search down to depth and fuses them: each gives a chunk weight / (rrf_k + rank), times 0.1 + 1.2 g, at
+most 1, where both take part: g is BM25 over the leg''s highest, or where the distance lies between the farthest, 0, and the
+nearest, 1. A leg''s first 200 ranks count; rows that both legs have only beyond come after all others, in its order.';
+revoke all on function knowledge_private.fuse_legs(knowledge_private.search_request, vector, integer) from public;
 
 create function knowledge_private.boost_legs(
-    request knowledge_private.search_request, embedding vector, depth integer, options jsonb
+    request knowledge_private.search_request, embedding vector, depth integer
 )
 returns setof knowledge_private.ranked
 language plpgsql
@@ -5199,7 +5316,7 @@ as $$
 begin
     if request.boost is null then
         return query
-        select f.* from knowledge_private.fuse_legs(request, embedding, depth, options) as f;
+        select f.* from knowledge_private.fuse_legs(request, embedding, depth) as f;
         return;
     end if;
     return query
@@ -5212,7 +5329,7 @@ begin
         f.distance,
         f.keyword_place,
         f.keyword_score
-    from knowledge_private.fuse_legs(request, embedding, depth, options) as f
+    from knowledge_private.fuse_legs(request, embedding, depth) as f
     cross join lateral (
         select t.document_id from knowledge.chunks as t
         where t.org_id = (request.asking).org_id and t.chunk_id = f.chunk_id offset 0
@@ -5230,11 +5347,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer, jsonb) is
+comment on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer) is
 'What fuse_legs gives, in the order of score times boost_factor, if the request has a boost.';
-revoke all on function knowledge_private.boost_legs(
-    knowledge_private.search_request, vector, integer, jsonb
-) from public;
+revoke all on function knowledge_private.boost_legs(knowledge_private.search_request, vector, integer) from public;
 
 create function knowledge_private.run_search(
     request knowledge_private.search_request, embedding vector, k integer, options jsonb
@@ -5249,26 +5364,50 @@ declare
     per_document integer := (options ->> 'per_document')::integer;
     min_score double precision := coalesce((options ->> 'min_score')::double precision, 0);
     depth integer := greatest(200, k);
+    -- A leg alone is in its order already, unless a weight of 0 makes all equal.
+    lone text := case
+        when per_document is null and request.boost is null then case
+            when request.legs = '{vector}' and request.vector_weight > 0 then 'vector'
+            when request.legs = '{keyword}' and request.keyword_weight > 0 then 'keyword'
+        end
+    end;
     best knowledge_private.ranked[];
     exhausted boolean;
 begin
     if cardinality(request.legs) = 0 then
         return;
     end if;
-    if per_document is null then
-        -- One leg that nothing reorders need give no more than is asked for; what the words find depends on the depth.
-        if request.legs = '{vector}' and request.boost is null then
-            depth := k;
-        end if;
+    if lone = 'vector' then
         return query
-        select f.* from knowledge_private.boost_legs(request, embedding, depth, options) as f
+        select
+            l.chunk_id, l.place::integer, s.score, 1::double precision, l.place::integer, l.distance, null::integer,
+            null::double precision
+        from knowledge_private.vector_leg(request, embedding, k) with ordinality as l (chunk_id, distance, place)
+        cross join lateral (
+            select case when l.place <= 200 then request.vector_weight / (request.rrf_k + l.place) else 0 end as score
+        ) as s
+        where s.score >= min_score;
+        return;
+    elsif lone = 'keyword' then
+        -- What the words find depends on the depth.
+        return query
+        select l.chunk_id, l.place, s.score, 1::double precision, null::integer, null::double precision, l.place, l.score
+        from knowledge_private.keyword_leg(request, depth) as l
+        cross join lateral (
+            select case when l.place <= 200 then request.keyword_weight / (request.rrf_k + l.place) else 0 end as score
+        ) as s
+        where l.place <= k and s.score >= min_score;
+        return;
+    elsif per_document is null then
+        return query
+        select f.* from knowledge_private.boost_legs(request, embedding, depth) as f
         where f.place <= k and f.score >= min_score
         order by f.place;
         return;
     end if;
     -- Where documents give at most so many chunks, a leg must go deeper until k are found or there is no more.
     loop
-        best := array(select f from knowledge_private.boost_legs(request, embedding, depth, options) as f);
+        best := array(select f from knowledge_private.boost_legs(request, embedding, depth) as f);
         exhausted := cardinality(best) < depth;
         best := array(
             select (b.chunk_id, row_number() over (order by b.place), b.score, b.boost, b.vector_place, b.distance,
@@ -5535,13 +5674,14 @@ comment on function knowledge.search_scoped(text, vector, integer, text, text[],
 'The k best chunks that the context may read, best first; min(k, matches) rows, always.
 query: words; "quoted phrases" must stand in what the words find, -excluded words in nothing. embedding: the question
 embedded by the org''s model, as [0.1,…]; fingerprint: that model''s, required with it. mode: hybrid (both legs, fused by
-reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
+rank and measure), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
 none. visibility: labels to see, {org} unless more are asked for. metadata: a filter on the document''s
-metadata, see metadata_matches. options: rrf_k (10), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
+metadata, see metadata_matches. options: rrf_k (12), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
 most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index), syntax (web, or
 plain: quotes, minus and * in the question are no operators), boost (by recency or metadata, see boost_factor; for what is
 among the first 200 of a leg).
-A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), times the boost; the citation: source_type, source_id, title, uri,
+A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), each times 0.1 + 1.2 g, at most 1, where both legs take
+part (g: BM25 over the leg''s highest; 0 at the farthest of its first 200 distances, 1 at the nearest), times the boost; the citation: source_type, source_id, title, uri,
 heading trail, body, char_start to char_end (from 0, end excluded) in the source, locator ("page 3") where the writer gave one; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
 KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';
@@ -5580,11 +5720,13 @@ as $$
 declare
     model_id integer;
     asked record;
+    has_vectors boolean;
     vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
 begin
     -- What search_scoped refuses is refused here too; under no label it finds nothing.
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
     select o.active_model into model_id from knowledge.orgs as o;
+    has_vectors := mode <> 'keyword' and embedding is not null and model_id is not null;
     asked := knowledge.parse_query(
         case
             when mode = 'vector' then ''
@@ -5601,7 +5743,7 @@ begin
                     and m.visibility = any (coalesce(search_exact.visibility, '{org}'))
             ), '{english}')
         end);
-    if mode <> 'keyword' and embedding is not null and model_id is not null then
+    if has_vectors then
         vectors := format(
             'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
             'from knowledge.%2$I as v',
@@ -5652,15 +5794,24 @@ begin
         '    group by w.chunk_id'
         '), keyword_leg as ('
         '    select s.chunk_id, s.score, row_number() over (order by s.score desc, s.chunk_id) as place from scores as s'
+        '), vector_parts as ('
+        '    select v.*, case when v.place > 200 then 0 else $11 / ($10 + v.place) * case'
+        '            when $15 or max(v.distance) over first = min(v.distance) over first then 1'
+        '            else least(1, 0.1 + 1.2::double precision * (max(v.distance) over first - v.distance)'
+        '                / (max(v.distance) over first - min(v.distance) over first))'
+        '        end end as part'
+        '    from vector_leg as v window first as (partition by v.place <= 200)'
+        '), keyword_parts as ('
+        '    select w.*, case when w.place > 200 then 0 else $12 / ($10 + w.place) * case'
+        '            when $15 then 1 else least(1, 0.1 + 1.2::double precision * w.score / max(w.score) over ()) end end as part'
+        '    from keyword_leg as w'
         '), fused as ('
         '    select coalesce(v.chunk_id, w.chunk_id) as chunk_id, v.place as vector_place, v.distance,'
-        '        w.place as keyword_place, w.score,'
-        '        case when v.place <= 200 then $11 / ($10 + v.place) else 0 end'
-        '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
+        '        w.place as keyword_place, w.score, coalesce(v.part, 0) + coalesce(w.part, 0) as sum_of_parts,'
         '        least(v.place, w.place) <= 200 as counts'
-        '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        '    from vector_parts as v full join keyword_parts as w on w.chunk_id = v.chunk_id'
         '), boosted as ('
-        '    select f.*, f.sum_of_ranks'
+        '    select f.*, f.sum_of_parts'
         '        * case when $14 is null then 1 else knowledge.boost_factor($14, w.metadata, w.updated_at) end as boosted'
         '    from fused as f inner join wanted as w on w.chunk_id = f.chunk_id'
         ') '
@@ -5670,9 +5821,10 @@ begin
         '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
         'from boosted as f order by place limit $1'
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
-        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
+        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 12),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost';
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost',
+        not has_vectors or asked.lexemes is null;
 end
 $$;
 
@@ -5721,7 +5873,8 @@ begin
     where p.chunks > 0;
     explained := explained || jsonb_build_object('legs', request.legs, 'prepare_ms', prepared, 'settings', (
         select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
-            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'enough_weight', s.enough_weight,
+            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates,
+            'paired_candidates', s.paired_candidates, 'enough_weight', s.enough_weight,
             'long_list', s.long_list)
         from knowledge_private.settings as s
     ));
@@ -6566,7 +6719,7 @@ begin
     for compartment in
         select c.* from knowledge.compartments as c
         where
-            c.chunks > (select s.candidates from knowledge_private.settings as s) / 10
+            c.chunks > (select s.candidates + s.paired_candidates from knowledge_private.settings as s) / 10
             and abs(c.chunks - c.counted_chunks) > c.chunks / 10
         order by c.org_id, c.compartment_id
     loop
@@ -6674,4 +6827,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'ba7e3e39a1a849173223ddf36b0ebb90867364ce8b8e99c827c32de521b55cc4', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'f869a99e44f6f70e7fe97dc2d95cbdf731d942e9970ec33cc5f168beacf6b153', current_setting('pg_knowledge.granted_usage')::text[]);

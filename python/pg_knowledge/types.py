@@ -151,7 +151,8 @@ class Held:
 class Hit:
     """One chunk that was found, and where it stands.
 
-    rank: from 1. score: sum over the legs of weight / (rrf_k + rank). body:
+    rank: from 1. score: sum over the legs of weight / (rrf_k + rank), and in a hybrid search less
+    for what is far from the leg's best. body:
     source[char_start:char_end], where the writer gave a range; locator: 'page 3', where it
     gave one. vector_rank and keyword_rank: None
     where that leg did not find it; vector_distance: cosine, 0 to 2; keyword_score: BM25.

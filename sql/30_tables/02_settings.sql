@@ -8,7 +8,8 @@ create table knowledge_private.settings (
     promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
     alike_vectors integer not null default 300 check (alike_vectors >= 1),
     scanned_chunks integer not null default 20000 check (scanned_chunks >= 0),
-    candidates integer not null default 7000 check (candidates >= 1),
+    candidates integer not null default 2000 check (candidates >= 1),
+    paired_candidates integer not null default 5000 check (paired_candidates >= 0),
     enough_weight real not null default 0.65 check (enough_weight between 0 and 1),
     long_list integer not null default 5000 check (long_list >= 0),
     lease interval not null default interval '2 minutes' check (lease > interval '0'),
@@ -36,7 +37,10 @@ comment on column knowledge_private.settings.alike_vectors is
 comment on column knowledge_private.settings.scanned_chunks is
 'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
 comment on column knowledge_private.settings.candidates is
-'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts); the rarest words first.';
+'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts), because a rare lexeme is in
+them: the rarest first.';
+comment on column knowledge_private.settings.paired_candidates is
+'Of about how many more, by the next rarest lexemes, it scores those that have another lexeme that is not in every tenth chunk.';
 comment on column knowledge_private.settings.enough_weight is
 'The keyword leg takes no more candidates by common lexemes when those it has taken some by are this share of the idf.';
 comment on column knowledge_private.settings.long_list is

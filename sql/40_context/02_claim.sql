@@ -15,10 +15,9 @@ returns text
 language sql
 stable
 parallel restricted
-set search_path = pg_catalog, pg_temp
-as $$
-    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user)
-$$;
+begin atomic
+    select concat_ws('/', pg_backend_pid(), (extract(epoch from transaction_timestamp()) * 1000000)::bigint, session_user);
+end;
 
 comment on function knowledge_private.transaction_mark() is
 'Names this transaction of this backend: process, start in microseconds, login role.';
@@ -31,7 +30,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform set_config('knowledge.context', knowledge_private.sign('context', jsonb_build_object(
-        'org', org_id, 'scope', org_scope, 'grants', to_jsonb(grants), 'expires', extract(epoch from expires_at),
+        'org_id', org_id, 'org_scope', org_scope, 'grants', to_jsonb(grants), 'expires_at', expires_at,
         'mark', knowledge_private.transaction_mark())), true);
 end
 $$;
@@ -61,11 +60,8 @@ begin
         perform knowledge_private.fail('KB002', 'context refused: not made in this transaction', null,
             'Call knowledge.set_context or knowledge.use_token in this transaction.');
     end if;
-    claim.org_id := payload ->> 'org';
-    claim.org_scope := payload ->> 'scope';
-    claim.grants := array(select jsonb_array_elements_text(payload -> 'grants'));
-    claim.expires_at := to_timestamp((payload ->> 'expires')::double precision);
-    if claim.expires_at <= knowledge_private.clock() then
+    claim := jsonb_populate_record(claim, payload);
+    if claim.expires_at is not null and claim.expires_at <= knowledge_private.clock() then
         perform knowledge_private.fail('KB002', 'context refused: the token has expired');
     end if;
     return claim;

@@ -15,8 +15,8 @@ begin
         perform knowledge_private.fail('KB005', format('ttl must be more than 0 and at most %s', longest));
     end if;
     return knowledge_private.sign('token', jsonb_build_object(
-        'org', issue_token.org_id, 'scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
-        'expires', extract(epoch from knowledge_private.clock() + ttl)));
+        'org_id', issue_token.org_id, 'org_scope', issue_token.org_scope, 'grants', to_jsonb(issue_token.grants),
+        'expires_at', knowledge_private.clock() + ttl));
 end
 $$;
 

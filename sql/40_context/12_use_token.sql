@@ -6,16 +6,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     payload jsonb := knowledge_private.verify('token', token);
-    expires_at timestamptz := to_timestamp((payload ->> 'expires')::double precision);
+    claim knowledge_private.claim;
 begin
     if payload is null then
         perform knowledge_private.fail('KB002', 'token refused', null, 'Ask the back end for a token of issue_token.');
     end if;
-    if expires_at <= knowledge_private.clock() then
+    claim := jsonb_populate_record(claim, payload);
+    if claim.expires_at <= knowledge_private.clock() then
         perform knowledge_private.fail('KB002', 'token refused: it has expired', null, 'Ask the back end for a new one.');
     end if;
-    perform knowledge_private.put_claim(payload ->> 'org',
-        array(select jsonb_array_elements_text(payload -> 'grants')), payload ->> 'scope', expires_at);
+    perform knowledge_private.put_claim(claim.org_id, claim.grants, claim.org_scope, claim.expires_at);
 end
 $$;
 

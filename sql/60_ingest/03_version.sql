@@ -115,10 +115,9 @@ create function knowledge_private.vector_table(model_id integer)
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('knowledge.%I', 'vectors_' || model_id)
-$$;
+begin atomic
+    select 'knowledge.vectors_' || model_id::text;
+end;
 
 comment on function knowledge_private.vector_table(integer) is 'The qualified name of a model''s table of vectors.';
 revoke all on function knowledge_private.vector_table(integer) from public;

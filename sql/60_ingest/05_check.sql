@@ -79,6 +79,30 @@ $$;
 comment on function knowledge_private.is_count(jsonb) is 'Whether value is a json integer from 0 to 999999999.';
 revoke all on function knowledge_private.is_count(jsonb) from public;
 
+-- Bound to pgvector's functions when the migration runs, wherever they are: to call these needs no dynamic SQL.
+
+create function knowledge_private.dimensions(embedding vector)
+returns integer
+language sql
+immutable
+begin atomic
+    select vector_dims(embedding);
+end;
+
+comment on function knowledge_private.dimensions(vector) is 'The number of dimensions of a vector.';
+revoke all on function knowledge_private.dimensions(vector) from public;
+
+create function knowledge_private.norm(embedding vector)
+returns double precision
+language sql
+immutable
+begin atomic
+    select vector_norm(embedding);
+end;
+
+comment on function knowledge_private.norm(vector) is 'The length of a vector.';
+revoke all on function knowledge_private.norm(vector) from public;
+
 create function knowledge_private.check_vectors(model knowledge.models, embeddings vector[])
 returns void
 language plpgsql
@@ -89,13 +113,13 @@ declare
     dimensions integer;
     pointless boolean;
 begin
-    execute format(
-        'select max(coalesce(%1$s.vector_dims(e), 0)) filter ('
-        'where $2 is not null and %1$s.vector_dims(e) is distinct from $2), '
-        'bool_or(coalesce(%1$s.vector_norm(e), 0) in (0, ''NaN'', ''Infinity'')) from unnest($1) as e',
-        knowledge_private.vector_schema())
+    select
+        max(coalesce(knowledge_private.dimensions(e), 0)) filter (
+            where model.dimensions is not null and knowledge_private.dimensions(e) is distinct from model.dimensions
+        ),
+        bool_or(coalesce(knowledge_private.norm(e), 0) in (0, 'NaN', 'Infinity'))
     into dimensions, pointless
-    using embeddings, model.dimensions;
+    from unnest(embeddings) as e;
     if dimensions is not null then
         perform knowledge_private.fail('KB007',
             format('a vector of %s dimensions for a model of %s', dimensions, model.dimensions),

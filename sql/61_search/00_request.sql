@@ -15,6 +15,9 @@ create type knowledge_private.search_request as (
     prefixes boolean[],
     known double precision[],
     legs text[],
+    rrf_k double precision,
+    vector_weight double precision,
+    keyword_weight double precision,
     boost jsonb
 );
 

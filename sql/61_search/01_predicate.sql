@@ -1,6 +1,8 @@
 -- Every ranking query gets its permission from here, as literals: an integer comparison on the row that it ranks.
 
-create function knowledge_private.compartment_predicate(org_id text, compartments integer[], indexable boolean)
+create function knowledge_private.compartment_predicate(
+    org_id text, compartments integer[], long_list integer, indexable boolean
+)
 returns text
 language plpgsql
 stable
@@ -11,8 +13,9 @@ declare
     org_part text := format(case when indexable then 't.org_id = %L' else 't.org_id || '''' = %L' end,
         compartment_predicate.org_id);
 begin
-    if cardinality(compartments) > (select s.long_list from knowledge_private.settings as s) then
-        select count(*) = cardinality(compartments)
+    if cardinality(compartments) > long_list then
+        -- They are numbered from 1.
+        select max(c.compartment_id) = cardinality(compartments)
         into all_of_org
         from knowledge.compartments as c
         where c.org_id = compartment_predicate.org_id;
@@ -25,11 +28,11 @@ begin
 end
 $$;
 
-comment on function knowledge_private.compartment_predicate(text, integer[], boolean) is
+comment on function knowledge_private.compartment_predicate(text, integer[], integer, boolean) is
 'The condition on a table t with org_id and compartment_id that holds for rows in compartments of an org: a literal list,
-which hashes; or for a long one that is all there is, nothing but the org. indexable false keeps the planner from finding
+which hashes; or for one longer than long_list that is all there is, nothing but the org. indexable false keeps the planner from finding
 these rows by an index on them, where another index is the better way.';
-revoke all on function knowledge_private.compartment_predicate(text, integer[], boolean) from public;
+revoke all on function knowledge_private.compartment_predicate(text, integer[], integer, boolean) from public;
 
 create function knowledge_private.compartment_look_up(
     asking knowledge_private.claim, source_types text[], visibility text[]
@@ -42,7 +45,7 @@ as $$
     -- "offset 0": never joined, always by key.
     select format(
         't.org_id = %L and exists (select from knowledge_private.permitted_compartments(%L::knowledge_private.claim, '
-        '%L::text[], %L::text[]) as p where p.compartment_id = t.compartment_id offset 0)',
+        '%L::text[], %L::text[]) as p where p.org_id = t.org_id and p.compartment_id = t.compartment_id offset 0)',
         asking.org_id, asking, source_types, visibility)
 $$;
 

@@ -1,14 +1,37 @@
 -- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
 -- earned a partial HNSW index of its own, found through that and checked for completeness.
 
+create function knowledge_private.unit(embedding vector)
+returns halfvec
+language sql
+immutable
+begin atomic
+    -- A halfvec holds neither very short nor very long vectors, so it is normalised before.
+    select l2_normalize(embedding)::halfvec;
+end;
+
+comment on function knowledge_private.unit(vector) is 'A vector as vectors are stored: of length 1, in half precision.';
+revoke all on function knowledge_private.unit(vector) from public;
+
+create function knowledge_private.distance(one halfvec, other halfvec)
+returns double precision
+language sql
+immutable
+parallel safe
+begin atomic
+    select one <=> other;
+end;
+
+comment on function knowledge_private.distance(halfvec, halfvec) is 'The cosine distance of two vectors, 0 to 2.';
+revoke all on function knowledge_private.distance(halfvec, halfvec) from public;
+
 create function knowledge_private.index_name(org_id text, model_id integer)
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('vectors_%s_of_%s', model_id, left(encode(knowledge_private.text_key(org_id), 'hex'), 24))
-$$;
+begin atomic
+    select 'vectors_' || model_id::text || '_of_' || left(encode(knowledge_private.text_key(org_id), 'hex'), 24);
+end;
 
 comment on function knowledge_private.index_name(text, integer) is
 'The name, in schema knowledge, of the index that an org has on a model''s vectors if it has one.';
@@ -53,28 +76,6 @@ comment on function knowledge_private.more_vectors(integer, text, bigint) is
 'Whether filter holds for more than so many vectors of a model, counting no further than that.';
 revoke all on function knowledge_private.more_vectors(integer, text, bigint) from public;
 
-create function knowledge_private.exact_leg(model_id integer, predicate text, embedding vector, depth integer)
-returns table (chunk_id uuid, distance double precision)
-language plpgsql
-stable
-rows 200
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- "+ 0": no index can serve this order, whatever the planner thinks. A halfvec holds neither very short nor very long
-    -- vectors, so the question is normalised first, as what is stored was.
-    return query execute format(
-        'select t.chunk_id, (t.embedding operator(%1$s.<=>) %1$s.l2_normalize($1)::%1$s.halfvec) + 0 as distance '
-        'from %2$s as t where %3$s order by distance, t.chunk_id limit %4$s',
-        knowledge_private.vector_schema(), knowledge_private.vector_table(model_id), predicate, depth)
-    using embedding;
-end
-$$;
-
-comment on function knowledge_private.exact_leg(integer, text, vector, integer) is
-'The nearest depth vectors that predicate permits, by comparing all of them; cosine distance, 0 to 2, ascending.';
-revoke all on function knowledge_private.exact_leg(integer, text, vector, integer) from public;
-
 create function knowledge_private.index_leg(model_id integer, predicate text, embedding vector, depth integer)
 returns table (chunk_id uuid, distance double precision)
 language plpgsql
@@ -108,13 +109,14 @@ end
 $$;
 
 comment on function knowledge_private.index_leg(integer, text, vector, integer) is
-'Like exact_leg, through the org''s partial HNSW index, which predicate must imply; may miss some.';
+'The nearest depth vectors that predicate permits, through the org''s partial HNSW index, which predicate must imply; cosine
+distance, ascending; may miss some.';
 revoke all on function knowledge_private.index_leg(integer, text, vector, integer) from public;
 
 create function knowledge_private.vector_leg(
     request knowledge_private.search_request, embedding vector, depth integer
 )
-returns table (chunk_id uuid, distance double precision, place integer)
+returns table (chunk_id uuid, distance double precision)
 language plpgsql
 stable
 rows 200
@@ -135,19 +137,20 @@ begin
         );
         if cardinality(nearest) >= least(wanted, request.permitted_vectors) then
             return query
-            select n.chunk_id, n.measure, n.place::integer
-            from unnest(nearest[:depth]) with ordinality as n (chunk_id, measure, place);
+            select n.chunk_id, n.measure from unnest(nearest[:depth]) as n;
             return;
         end if;
     end if;
-    return query
-    select l.chunk_id, l.distance, l.place::integer
-    from knowledge_private.exact_leg(request.model_id, request.vector_filter, embedding, depth)
-        with ordinality as l (chunk_id, distance, place);
+    -- "+ 0": no index can serve this order, whatever the planner thinks.
+    return query execute format(
+        'select t.chunk_id, knowledge_private.distance(t.embedding, $1) + 0 as distance '
+        'from %s as t where %s order by distance, t.chunk_id limit %s',
+        knowledge_private.vector_table(request.model_id), request.vector_filter, depth)
+    using knowledge_private.unit(embedding);
 end
 $$;
 
 comment on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) is
-'The nearest depth permitted vectors, numbered from 1: through the org''s index if the request has an index_filter, and by
-comparing all after all when that answer is short.';
+'The nearest depth permitted vectors by cosine distance, ascending: through the org''s index if the request has an
+index_filter; else, and when that answer is short, by comparing all of them.';
 revoke all on function knowledge_private.vector_leg(knowledge_private.search_request, vector, integer) from public;

@@ -70,8 +70,8 @@ comment on function knowledge_private.common_lexemes(text, integer[], text[], bo
 revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[], known double precision[],
-    picked boolean[], chunks bigint, words bigint, depth integer
+    predicate text, filter text, chosen text, terms tsquery[], repeats integer[], prefixes boolean[],
+    known double precision[], picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
 language plpgsql
@@ -100,7 +100,7 @@ begin
                 else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
-        string_agg(q.term::text, ' | ' order by q.place) filter (where q.picked),
+        chosen,
         string_agg(
             case
                 when q.picked then format('count(*) filter (where h.tf%1$s > 0)::double precision as n%1$s', q.place)
@@ -120,12 +120,12 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
-'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and a picked term is in. Of a
-term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
+'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and the text query chosen matches,
+which is every chunk with a picked term, at least. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
@@ -150,7 +150,16 @@ declare
         where u.known is not null
         order by u.known, u.place
     );
-    budget double precision := (select s.candidates from knowledge_private.settings as s);
+    setting knowledge_private.settings;
+    budget double precision;
+    -- Lexemes that make a pair with another of them; and those taken only in pairs.
+    partners integer[] := array(
+        select u.place::integer from unnest(request.known) with ordinality as u (known, place)
+        where u.known * 10 <= request.chunks
+    );
+    paired integer[] := '{}';
+    term integer;
+    chosen text;
     -- Lexemes that nobody counted are in less than a hundredth of the chunks; repeats times idf, each at least.
     weights double precision[] := array(
         select u.repeats * ln(1 + (request.chunks - u.n + 0.5) / (u.n + 0.5))
@@ -162,16 +171,17 @@ declare
     );
     -- What a chunk may weigh that has none of the lexemes that choose candidates.
     missed double precision := (select coalesce(sum(weights[i]), 0) from unnest(left_over) as i);
-    bearable double precision := (
-        select (1 - s.enough_weight) * (select sum(w) from unnest(weights) as w) from knowledge_private.settings as s
-    );
+    bearable double precision;
     best knowledge_private.measured[];
 begin
     if not 'keyword' = any (request.legs) then
         return;
     end if;
-    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; and
-    -- further, while too little was found.
+    select s.* into setting from knowledge_private.settings as s;
+    budget := setting.candidates;
+    bearable := (1 - setting.enough_weight) * (select sum(w) from unnest(weights) as w);
+    -- The common words come in from the rarest on, as far as the budget goes and until the rest cannot weigh much; then, on
+    -- another budget, where they stand together; and further, while too little was found.
     while cardinality(left_over) > 0
         and (not true = any (picked) or (request.known[left_over[1]] <= budget and missed > bearable))
     loop
@@ -180,9 +190,24 @@ begin
         missed := missed - weights[left_over[1]];
         left_over := left_over[2:];
     end loop;
+    budget := greatest(budget, 0) + setting.paired_candidates;
+    foreach term in array left_over loop
+        exit when request.known[term] > budget or missed <= bearable;
+        paired := paired || term;
+        budget := budget - request.known[term];
+        missed := missed - weights[term];
+    end loop;
     loop
-        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, terms, request.repeats,
-            request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        chosen := (select string_agg(terms[i]::text, ' | ') from generate_subscripts(terms, 1) as i where picked[i]);
+        foreach term in array paired loop
+            chosen := concat_ws(' | ', chosen, (
+                select format('%s & (%s)', terms[term], string_agg(terms[i]::text, ' | '))
+                from unnest(partners) as i where i <> term
+                having count(*) > 0
+            ));
+        end loop;
+        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, chosen, terms,
+            request.repeats, request.prefixes, request.known, picked, request.chunks, request.words, depth);
         exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];

@@ -75,8 +75,11 @@ begin
     if mode = 'vector' and embedding is null then
         perform knowledge_private.fail('KB005', 'mode vector needs an embedding');
     end if;
-    if knowledge_private.is_blank(coalesce(query, '')) and (mode = 'keyword' or embedding is null) then
+    if (mode = 'keyword' or embedding is null) and knowledge_private.is_blank(coalesce(query, '')) then
         perform knowledge_private.fail('KB005', 'query is blank');
+    end if;
+    if options = '{}' then
+        return;
     end if;
     perform knowledge_private.check_keys(options,
         array['rrf_k', 'vector_weight', 'keyword_weight', 'min_score', 'per_document', 'language', 'plan', 'syntax', 'boost'],
@@ -115,15 +118,14 @@ create function knowledge_private.asked_words(query text, mode text, options jso
 returns text
 language sql
 immutable
-set search_path = pg_catalog, pg_temp
-as $$
+begin atomic
     select case
         when mode = 'vector' or query is null then ''
         -- Without these signs nothing is a phrase, excluded or the beginning of a word.
         when options ->> 'syntax' = 'plain' then regexp_replace(query, '"|\*|(^|\s)-', ' ', 'g')
         else query
-    end
-$$;
+    end;
+end;
 
 comment on function knowledge_private.asked_words(text, text, jsonb) is
 'The words that a search asks for, as parse_query reads them: those of query, none in mode vector; in syntax plain without
@@ -153,33 +155,30 @@ comment on function knowledge_private.stems_begun(text, text) is
 'The stems that words with this beginning may have in a language and that do not begin so themselves: runni, run.';
 revoke all on function knowledge_private.stems_begun(text, text) from public;
 
-create function knowledge_private.search_model(org knowledge.orgs, embedding vector, fingerprint text)
-returns knowledge.models
+create function knowledge_private.check_embedding(model knowledge.models, embedding vector, fingerprint text)
+returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    model knowledge.models;
 begin
-    if embedding is null then
-        return null;
-    end if;
-    select m.* into model from knowledge.models as m where m.model_id = org.active_model;
     if fingerprint is null or (model.model_id is not null and fingerprint <> model.fingerprint) then
         perform knowledge_private.fail('KB007', 'this embedding is not of the org''s model',
             jsonb_build_object('fingerprint', fingerprint, 'model', model.name),
             'Embed the question with the org''s model and name its fingerprint.');
     end if;
-    perform knowledge_private.check_vectors(model, array[embedding]);
-    return model;
+    if knowledge_private.dimensions(embedding) is distinct from model.dimensions
+        or knowledge_private.norm(embedding) in (0, 'NaN', 'Infinity')
+    then
+        perform knowledge_private.check_vectors(model, array[embedding]);
+    end if;
 end
 $$;
 
-comment on function knowledge_private.search_model(knowledge.orgs, vector, text) is
-'The model to search with; null without an embedding or in an org without a model. KB007 when fingerprint is missing or
-another''s, KB005 for a zero vector.';
-revoke all on function knowledge_private.search_model(knowledge.orgs, vector, text) from public;
+comment on function knowledge_private.check_embedding(knowledge.models, vector, text) is
+'KB007 when fingerprint is missing or not the model''s or embedding is not of its dimensions (a null model has any), KB005
+for a zero vector.';
+revoke all on function knowledge_private.check_embedding(knowledge.models, vector, text) from public;
 
 create function knowledge_private.milliseconds_since(started timestamp with time zone)
 returns double precision

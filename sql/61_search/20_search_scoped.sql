@@ -79,13 +79,14 @@ comment on function knowledge.search_scoped(text, vector, integer, text, text[],
 'The k best chunks that the context may read, best first; min(k, matches) rows, always.
 query: words; "quoted phrases" must stand in what the words find, -excluded words in nothing. embedding: the question
 embedded by the org''s model, as [0.1,…]; fingerprint: that model''s, required with it. mode: hybrid (both legs, fused by
-reciprocal rank), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
+rank and measure), vector or keyword. k: 1 to 1000; a smaller k is a prefix of a larger. source_types: null is any, {} is
 none. visibility: labels to see, {org} unless more are asked for. metadata: a filter on the document''s
-metadata, see metadata_matches. options: rrf_k (10), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
+metadata, see metadata_matches. options: rrf_k (12), vector_weight (1), keyword_weight (1), min_score (0), per_document (at
 most so many chunks of one document), language (those of the permitted documents), plan (auto, or exact: no index), syntax (web, or
 plain: quotes, minus and * in the question are no operators), boost (by recency or metadata, see boost_factor; for what is
 among the first 200 of a leg).
-A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), times the boost; the citation: source_type, source_id, title, uri,
+A row: rank from 1; score, the sum over legs of weight / (rrf_k + rank), each times 0.1 + 1.2 g, at most 1, where both legs take
+part (g: BM25 over the leg''s highest; 0 at the farthest of its first 200 distances, 1 at the nearest), times the boost; the citation: source_type, source_id, title, uri,
 heading trail, body, char_start to char_end (from 0, end excluded) in the source, locator ("page 3") where the writer gave one; each leg''s rank and its measure (cosine
 distance 0 to 2, BM25), null where the leg did not find it; legs, those that took part.
 KB001, KB002 context; KB005 malformed argument, unknown option, zero vector; KB007 not the org''s model; KB011 offboarded.';

@@ -25,11 +25,13 @@ as $$
 declare
     model_id integer;
     asked record;
+    has_vectors boolean;
     vectors text := 'select null::uuid as chunk_id, null::double precision as distance where false';
 begin
     -- What search_scoped refuses is refused here too; under no label it finds nothing.
     perform from knowledge.search_scoped(query, embedding, k, mode, source_types, '{}', metadata, fingerprint, options);
     select o.active_model into model_id from knowledge.orgs as o;
+    has_vectors := mode <> 'keyword' and embedding is not null and model_id is not null;
     asked := knowledge.parse_query(
         case
             when mode = 'vector' then ''
@@ -46,7 +48,7 @@ begin
                     and m.visibility = any (coalesce(search_exact.visibility, '{org}'))
             ), '{english}')
         end);
-    if mode <> 'keyword' and embedding is not null and model_id is not null then
+    if has_vectors then
         vectors := format(
             'select v.chunk_id, (v.embedding operator(%1$I.<=>) %1$I.l2_normalize($2)::%1$I.halfvec) + 0 as distance '
             'from knowledge.%2$I as v',
@@ -97,15 +99,24 @@ begin
         '    group by w.chunk_id'
         '), keyword_leg as ('
         '    select s.chunk_id, s.score, row_number() over (order by s.score desc, s.chunk_id) as place from scores as s'
+        '), vector_parts as ('
+        '    select v.*, case when v.place > 200 then 0 else $11 / ($10 + v.place) * case'
+        '            when $15 or max(v.distance) over first = min(v.distance) over first then 1'
+        '            else least(1, 0.1 + 1.2::double precision * (max(v.distance) over first - v.distance)'
+        '                / (max(v.distance) over first - min(v.distance) over first))'
+        '        end end as part'
+        '    from vector_leg as v window first as (partition by v.place <= 200)'
+        '), keyword_parts as ('
+        '    select w.*, case when w.place > 200 then 0 else $12 / ($10 + w.place) * case'
+        '            when $15 then 1 else least(1, 0.1 + 1.2::double precision * w.score / max(w.score) over ()) end end as part'
+        '    from keyword_leg as w'
         '), fused as ('
         '    select coalesce(v.chunk_id, w.chunk_id) as chunk_id, v.place as vector_place, v.distance,'
-        '        w.place as keyword_place, w.score,'
-        '        case when v.place <= 200 then $11 / ($10 + v.place) else 0 end'
-        '        + case when w.place <= 200 then $12 / ($10 + w.place) else 0 end as sum_of_ranks,'
+        '        w.place as keyword_place, w.score, coalesce(v.part, 0) + coalesce(w.part, 0) as sum_of_parts,'
         '        least(v.place, w.place) <= 200 as counts'
-        '    from vector_leg as v full join keyword_leg as w on w.chunk_id = v.chunk_id'
+        '    from vector_parts as v full join keyword_parts as w on w.chunk_id = v.chunk_id'
         '), boosted as ('
-        '    select f.*, f.sum_of_ranks'
+        '    select f.*, f.sum_of_parts'
         '        * case when $14 is null then 1 else knowledge.boost_factor($14, w.metadata, w.updated_at) end as boosted'
         '    from fused as f inner join wanted as w on w.chunk_id = f.chunk_id'
         ') '
@@ -115,9 +126,10 @@ begin
         '    f.vector_place::integer, f.distance, f.keyword_place::integer, f.score '
         'from boosted as f order by place limit $1'
     using k, embedding, source_types, coalesce(visibility, '{org}'), metadata, asked.lexemes, asked.repeats,
-        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 10),
+        asked.required, asked.excluded, coalesce((options ->> 'rrf_k')::double precision, 12),
         coalesce((options ->> 'vector_weight')::double precision, 1),
-        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost';
+        coalesce((options ->> 'keyword_weight')::double precision, 1), asked.prefixes, options -> 'boost',
+        not has_vectors or asked.lexemes is null;
 end
 $$;
 

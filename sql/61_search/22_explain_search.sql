@@ -32,7 +32,8 @@ begin
     where p.chunks > 0;
     explained := explained || jsonb_build_object('legs', request.legs, 'prepare_ms', prepared, 'settings', (
         select jsonb_build_object('exact_rows', s.exact_rows, 'index_share', s.index_share,
-            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates, 'enough_weight', s.enough_weight,
+            'scanned_chunks', s.scanned_chunks, 'candidates', s.candidates,
+            'paired_candidates', s.paired_candidates, 'enough_weight', s.enough_weight,
             'long_list', s.long_list)
         from knowledge_private.settings as s
     ));

@@ -29,7 +29,7 @@ begin
     for compartment in
         select c.* from knowledge.compartments as c
         where
-            c.chunks > (select s.candidates from knowledge_private.settings as s) / 10
+            c.chunks > (select s.candidates + s.paired_candidates from knowledge_private.settings as s) / 10
             and abs(c.chunks - c.counted_chunks) > c.chunks / 10
         order by c.org_id, c.compartment_id
     loop

@@ -113,7 +113,7 @@ def erase(conn: psycopg.Connection[Any], places: list[tuple[str, str | None]]) -
 @pytest.fixture
 def settings(shared: Database) -> Iterator[Callable[[str], None]]:
     """Changes the settings of the database; back at the end."""
-    names = ("exact_rows", "index_share", "candidates", "long_list")
+    names = ("exact_rows", "index_share", "candidates", "paired_candidates", "long_list")
     query = f"select {', '.join(names)} from knowledge_private.settings"
     before = shared.superuser().execute(query).fetchone()
 
@@ -157,7 +157,7 @@ def test_foreign_documents_change_nothing(
         publish(backend, "apples", OWN["apples"], **given)
         publish(backend, "stones", OWN["stones"])
     if way == "counted":
-        settings("candidates = 10")
+        settings("candidates = 10, paired_candidates = 30")
         maintain(shared)
     if way == "indexed":
         settings("exact_rows = 0, index_share = 0")

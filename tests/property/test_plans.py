@@ -307,9 +307,7 @@ def test_many_compartments_are_looked_up_by_key(plans: Database, compartments: l
     assert "Join" not in plan
 
 
-def test_a_list_that_is_the_whole_org_is_not_written(
-    plans: Database, set_setting: Callable[..., None]
-) -> None:
+def test_a_list_that_is_the_whole_org_is_not_written(plans: Database) -> None:
     """More than long_list compartments: nothing but the org, only if they are all of its own."""
     conn = plans.superuser()
     (numbers,) = conn.execute(
@@ -320,9 +318,9 @@ def test_a_list_that_is_the_whole_org_is_not_written(
         (len(numbers), numbers, False),
         (0, numbers[1:], False),
     ):
-        set_setting(long_list=long_list)
         (predicate,) = conn.execute(
-            "select knowledge_private.compartment_predicate('big', %s, true)", (given,)
+            "select knowledge_private.compartment_predicate('big', %s, %s, true)",
+            (given, long_list),
         ).fetchone()
         listed = f" and t.compartment_id = any ('{{{','.join(map(str, given))}}}'::integer[])"
         assert predicate == "t.org_id = 'big'" + ("" if whole else listed)

@@ -155,18 +155,42 @@ def test_nearest_first(library: Database) -> None:
 
 
 def test_the_fused_score_is_the_sum(library: Database) -> None:
-    """Case 8: weight / (rrf_k + rank), summed over the legs that found it; k is respected."""
+    """Case 8: weight / (rrf_k + rank), less for what is far from the leg's best; k is respected."""
+    query = "fox item7"
+    near = [r["vector_distance"] for r in ask(library, query, ["staff"], mode="vector", k=200)]
+    best = ask(library, query, ["staff"], mode="keyword", k=1)[0]["keyword_score"]
     for options in ({}, {"rrf_k": 60, "vector_weight": 0.5, "keyword_weight": 2}, {"rrf_k": 0}):
-        rrf_k = options.get("rrf_k", 10)
+        rrf_k = options.get("rrf_k", 12)
         weights = [options.get("vector_weight", 1), options.get("keyword_weight", 1)]
-        found = ask(library, "fox item7", ["staff"], k=150, options=options)
+        found = ask(library, query, ["staff"], k=150, options=options)
         assert len(found) == 150
         for r in found:
-            ranks = (r["vector_rank"], r["keyword_rank"])
-            parts = [w / (rrf_k + at) for w, at in zip(weights, ranks, strict=True) if at]
-            assert math.isclose(r["score"], sum(parts), rel_tol=1e-12)
+            total = 0.0
+            if at := r["vector_rank"]:
+                share = (near[-1] - r["vector_distance"]) / (near[-1] - near[0])
+                total += weights[0] / (rrf_k + at) * min(1, 0.1 + 1.2 * share)
+            if at := r["keyword_rank"]:
+                share = r["keyword_score"] / best
+                total += weights[1] / (rrf_k + at) * min(1, 0.1 + 1.2 * share)
+            assert math.isclose(r["score"], total, rel_tol=1e-9)
         assert found[0]["vector_rank"]
         assert any(r["keyword_rank"] for r in found)
+
+
+def test_the_score_of_a_leg_alone_is_its_rank(library: Database) -> None:
+    """Nothing to be weighed against: also with a boost, and where documents are capped."""
+    for mode in ("vector", "keyword"):
+        found = ask(library, "fox item7", ["staff"], mode=mode, k=5)
+        assert [r["score"] for r in found] == [1 / (12 + r["rank"]) for r in found]
+        capped = ask(library, "fox item7", ["staff"], mode=mode, k=5, options={"per_document": 99})
+        assert [r["score"] for r in capped] == [r["score"] for r in found]
+
+
+def test_the_farthest_of_a_leg_still_counts(library: Database) -> None:
+    """The last of the 200 that count has a tenth of its rank's part, and not nothing."""
+    found = ask(library, "fox item7", ["staff"], k=1000)
+    (last,) = (r for r in found if r["vector_rank"] == 200)
+    assert last["score"] >= 0.1 / (12 + 200)
 
 
 def test_each_leg_changes_the_ranking(library: Database) -> None:

@@ -185,3 +185,64 @@ def test_metadata_filters_rows_not_statistics(org: psycopg.Connection[Any]) -> N
     publish(org, "b", ["fox fox moon"], metadata={"team": "y"})
     every = scores(org, "fox")
     assert scores(org, "fox", metadata={"team": "y"}) == {"fox fox moon": every["fox fox moon"]}
+
+
+@pytest.fixture
+def large(db: Database) -> Database:
+    """3,000 chunks, their lexemes counted: delta 250, epsilon 280 (thrice), zeta 290, omega half.
+
+    20 chunks have epsilon and zeta, none has delta and one of these.
+    """
+    conn = db.connect("app_backend")
+    register(conn)
+    parts = {"delta": (0, 250), "epsilon epsilon epsilon": (300, 580), "zeta": (560, 850)}
+    parts["omega"] = (0, 1500)
+    bodies = [
+        " ".join(["stone", *(w for w, (first, end) in parts.items() if first <= i < end)])
+        for i in range(3000)
+    ]
+    with as_context(conn, "acme"):
+        for first in range(0, len(bodies), 300):
+            publish(conn, f"doc {first}", bodies[first : first + 300])
+    db.superuser().execute("select from knowledge.maintain()")
+    return db
+
+
+def classes(db: Database, question: str, **settings: float) -> Counter[str]:
+    """Which of delta, epsilon and zeta the best 200 chunks have, and how many of each kind."""
+    for name, value in settings.items():
+        db.superuser().execute(f"update knowledge_private.settings set {name} = %s", (value,))
+    with db.connect("app_trusted") as conn, as_context(conn, "acme"):
+        found = search(conn, question, mode="keyword", k=200)
+    kinds = [" ".join(sorted({*r["body"].split()} - {"stone", "omega"})) for r in found]
+    return Counter(kinds)
+
+
+def test_enough_weight_ends_the_candidates(large: Database) -> None:
+    """A common word adds no candidates once those before it are that share of the idf.
+
+    delta, epsilon and omega weigh 2.5, 2.4 and 0.7: delta alone is 0.45 of it. Nearly all of the
+    best 200 have epsilon, which is left out when that is enough.
+    """
+    ask = ("delta epsilon omega",)
+    bounds = {"candidates": 3000, "paired_candidates": 0}
+    assert classes(large, *ask, enough_weight=0.4, **bounds) == {"delta": 200}
+    for enough in (0.5, 1):
+        found = classes(large, *ask, enough_weight=enough, **bounds)
+        assert found.keys() == {"epsilon"} or found["epsilon"] + found["epsilon zeta"] == 200
+
+
+def test_beyond_the_rarest_words_it_takes_two(large: Database) -> None:
+    """Past candidates, a chunk is scored only with two of the words, neither in every tenth."""
+    ask = "delta epsilon zeta"
+    bounds = {"candidates": 250, "enough_weight": 1}
+    assert classes(large, ask, paired_candidates=0, **bounds) == {"delta": 200}
+    assert classes(large, ask, paired_candidates=1000, **bounds) == {
+        "epsilon zeta": 20,
+        "delta": 180,
+    }
+    everything = classes(large, ask, candidates=3000)
+    assert everything["epsilon zeta"] == 20
+    assert everything["epsilon"] == 180
+    # omega is in every other chunk: what stands with it is not more telling.
+    assert classes(large, "delta epsilon omega", paired_candidates=1000, **bounds) == {"delta": 200}

@@ -126,7 +126,7 @@ def test_it_agrees_with_the_search(
             names = {"lexeme", "prefix", "repeats", "chunks", "counted_as", "idf"}
             assert term.keys() == names
     deciding = {"exact_rows", "index_share", "scanned_chunks", "candidates", "long_list"}
-    deciding.add("enough_weight")
+    deciding |= {"enough_weight", "paired_candidates"}
     assert explained["settings"].keys() == deciding
     timings = [explained["prepare_ms"], explained["search_ms"]]
     timings += [explained[leg]["ms"] for leg in explained["legs"]]
@@ -189,11 +189,15 @@ def test_common_words_are_marked(shelf: Database) -> None:
     with shelf.connect("app_trusted") as conn:
         with as_context(conn, "acme", ["staff"]):
             before = explain(conn, "fox nowhere", mode="keyword")
-        superuser.execute("update knowledge_private.settings set candidates = 10")
+        superuser.execute(
+            "update knowledge_private.settings set candidates = 10, paired_candidates = 0"
+        )
         superuser.execute("select from knowledge.maintain()")
         with as_context(conn, "acme", ["staff"]):
             after = explain(conn, "fox nowhere", mode="keyword")
-        superuser.execute("update knowledge_private.settings set candidates = 5000")
+        superuser.execute(
+            "update knowledge_private.settings set candidates = 2000, paired_candidates = 5000"
+        )
         superuser.execute("delete from knowledge_private.lexeme_counts")
         superuser.execute("update knowledge.compartments set counted_chunks = 0")
     assert [t["counted_as"] for t in before["keyword"]["terms"]] == [None, None]

@@ -129,12 +129,12 @@ def with_key(text: str, key: str) -> str:
 
 FORGERIES: dict[str, Callable[[str], str]] = {
     "random": lambda t: "hello",
-    "json": lambda t: '{"org": "globex", "grants": ["hr"]}',
+    "json": lambda t: '{"org_id": "globex", "grants": ["hr"]}',
     "only dots": lambda t: "...",
-    "other org": lambda t: repacked(t, org="globex"),
+    "other org": lambda t: repacked(t, org_id="globex"),
     "more grants": lambda t: repacked(t, grants=["hr"]),
-    "other scope": lambda t: repacked(t, scope="eu"),
-    "later expiry": lambda t: repacked(t, expires=9e12),
+    "other scope": lambda t: repacked(t, org_scope="eu"),
+    "later expiry": lambda t: repacked(t, expires_at="2999-01-01T00:00:00Z"),
     "same payload, other bytes": lambda t: repacked(t),
     "last digit of mac": lambda t: t[:-1] + ("0" if t[-1] != "0" else "1"),
     "mac of zeros": lambda t: t[:-64] + "0" * 64,
