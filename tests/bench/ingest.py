@@ -30,6 +30,7 @@ from psycopg_pool import ConnectionPool
 from pg_knowledge import Chunk, Context, Knowledge
 from pg_knowledge.chunking import chunk_text
 from pg_knowledge.embedded import EmbeddedServer
+from pg_knowledge.local import LocalEmbedder
 from pg_knowledge.staging import embedded_text
 from search import HERE, SERVER, database, promote, say, setting
 from support import Database, LocalServer, wait_until
@@ -123,7 +124,9 @@ def long_text(chunks: int, seed: int) -> str:
 
 
 @contextmanager
-def session(db: Database, embedder: Lookup, threads: int = 1) -> Iterator[Knowledge]:
+def session(
+    db: Database, embedder: Lookup | LocalEmbedder, threads: int = 1
+) -> Iterator[Knowledge]:
     """A knowledge base on connections of its own; at the end, what it wrote has been counted."""
     with ConnectionPool(
         db.uri("app_backend"),
@@ -553,47 +556,83 @@ def edited(text: str, share: float) -> str:
     return text[:first] + " and here somebody has changed a few words" + text[last:]
 
 
+class Local(LocalEmbedder):
+    """The local embedder, counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int] = []
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        self.calls.append(len(texts))
+        return super().embed(texts)
+
+
+def edits(
+    db: Database, model: int, embedder: Callable[[], Lookup | Local], text: str
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """What it took to ingest a text, the same again, and five editions of it."""
+
+    def again(name: str, text: str) -> dict[str, Any]:
+        asked, before = embedder(), written(db)
+        with session(db, asked) as kb:
+            started = time.perf_counter()
+            kb.ingest("wiki", "long", text, audience=["everyone"])
+            seconds = time.perf_counter() - started
+        changes = {n: c - before[n] for n, c in written(db).items() if c != before[n]}
+        row = {
+            "seconds": round(seconds, 4),
+            "calls": len(asked.calls),
+            "texts": sum(asked.calls),
+            "vectors": changes.get(f"into knowledge.vectors_{model}", 0),
+            "rows": sum(c for n, c in changes.items() if not n.startswith("into ")),
+            "tables": {n: c for n, c in changes.items() if not n.startswith("into ")},
+        }
+        say(name, row)
+        return row
+
+    full = again("full", text)
+    db.superuser().execute("vacuum analyze")
+    same = again("same", text)
+    found = []
+    for share in (0.5, 0.25, 0.75, 0.1, 0.9):
+        text = edited(text, share)
+        found.append(again(f"edit at {share}", text))
+    return full, same, found
+
+
+def time_share(full: dict[str, Any], edits: list[dict[str, Any]]) -> float:
+    return float(statistics.median(e["seconds"] for e in edits) / full["seconds"])
+
+
 def reingest(server: LocalServer, options: Options, figures: Figures) -> Any:
     text = long_text(options.rows // 2, 4)
-    table: dict[str, Any] = {"chunks": len(chunk_text(text))}
-    vectors = some_vectors(table["chunks"], 4)
+    chunks = len(chunk_text(text))
+    vectors = some_vectors(chunks, 4)
     with database(server) as (db, model):
-
-        def again(name: str, text: str) -> dict[str, Any]:
-            embedder, before = Lookup(vectors), written(db)
-            with session(db, embedder) as kb:
-                started = time.perf_counter()
-                kb.ingest("wiki", "long", text, audience=["everyone"])
-                seconds = time.perf_counter() - started
-            changes = {n: c - before[n] for n, c in written(db).items() if c != before[n]}
-            table[name] = {
-                "seconds": round(seconds, 4),
-                "calls": len(embedder.calls),
-                "texts": sum(embedder.calls),
-                "vectors": changes.get(f"into knowledge.vectors_{model}", 0),
-                "rows": sum(c for n, c in changes.items() if not n.startswith("into ")),
-                "tables": {n: c for n, c in changes.items() if not n.startswith("into ")},
-            }
-            say(name, table[name])
-            return dict(table[name])
-
-        full = again("full", text)
-        assert full["vectors"] == table["chunks"]
-        db.superuser().execute("vacuum analyze")
-        same = again("same", text)
-        edits = []
-        for share in (0.5, 0.25, 0.75, 0.1, 0.9):
-            text = edited(text, share)
-            edits.append(again(f"edit at {share}", text))
+        full, same, found = edits(db, model, lambda: Lookup(vectors), text)
+    assert full["vectors"] == chunks
     # Now and then an edit moves a cut, and two texts are new: the median says what is usual.
-    figures["reingest_edit_texts"] = statistics.median(e["texts"] for e in edits)
-    say("calls and texts, by edit:", [(e["calls"], e["texts"]) for e in edits])
-    times = statistics.median(e["seconds"] for e in edits)
-    figures["reingest_edit_time_share"] = times / full["seconds"]
-    figures["reingest_edit_vector_inserts"] = max(e["vectors"] for e in edits)
+    figures["reingest_edit_texts"] = statistics.median(e["texts"] for e in found)
+    say("calls and texts, by edit:", [(e["calls"], e["texts"]) for e in found])
+    figures["reingest_edit_time_share"] = time_share(full, found)
+    figures["reingest_edit_vector_inserts"] = max(e["vectors"] for e in found)
     figures["reingest_same_texts"] = same["texts"]
     figures["reingest_same_rows_written"] = same["rows"]
-    return table
+    table = {"chunks": chunks, "full": full, "same": same, "edits": found}
+    say("with an embedder that has to work")
+    local = Local()
+
+    def counted_anew() -> Local:
+        local.calls.clear()
+        return local
+
+    with server.database() as db:
+        model = Knowledge(db.connect("app_admin"), Context(ORG), embedder=local).register_model()
+        local.embed(["the model is loaded at the first use"])
+        real, _, found = edits(db, model, counted_anew, long_text(options.rows // 20, 6))
+    figures["reingest_edit_time_share_local_embedder"] = time_share(real, found)
+    return table | {"local_embedder": {"full": real, "edits": found}}
 
 
 # -- memory

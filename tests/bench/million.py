@@ -121,6 +121,8 @@ def planning(
         table=f"knowledge.vectors_{model}",
         org=f"'{caller.org}'",
         compartments="'{" + ",".join(map(str, caller.compartments)) + "}'",
+        columns=bench.TEXT,
+        joins="",
         distance=near,
         order=near,
     )
