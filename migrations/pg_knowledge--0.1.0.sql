@@ -308,7 +308,8 @@ comment on column knowledge_private.settings.promoted_orgs is
 comment on column knowledge_private.settings.alike_vectors is
 'An org with more equal vectors than this has no index: in its graph they would be an island that hides others.';
 comment on column knowledge_private.settings.scanned_chunks is
-'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
+'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives. In a database
+of n times 100,000 chunks it is the root of n times as many, because that index is shared by all orgs.';
 comment on column knowledge_private.settings.candidates is
 'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts), because a rare lexeme is in
 them: the rarest first.';
@@ -4309,6 +4310,7 @@ create type knowledge_private.search_request as (
     permitted_vectors bigint,
     keyword_predicate text,
     keyword_filter text,
+    scanned boolean,
     lexemes text[],
     repeats integer[],
     prefixes boolean[],
@@ -4322,7 +4324,7 @@ create type knowledge_private.search_request as (
 
 comment on type knowledge_private.search_request is
 'What a search runs on: its permission and filters as SQL conditions, its words, and the legs that take part. index_filter:
-null where the vector leg compares all. permitted_vectors: null where it is not known. boost: null where nothing is boosted.';
+null where the vector leg compares all. scanned: whether the keyword leg reads all that is permitted. permitted_vectors: null where it is not known. boost: null where nothing is boosted.';
 
 create type knowledge_private.ranked as (
     chunk_id uuid,
@@ -4478,6 +4480,19 @@ $$;
 comment on function knowledge_private.metadata_predicate(text, jsonb) is
 'The condition on a table t with document_id that holds for chunks of documents whose metadata a filter matches.';
 revoke all on function knowledge_private.metadata_predicate(text, jsonb) from public;
+
+create function knowledge_private.match_condition(query text, scanned boolean)
+returns text
+language sql
+immutable
+begin atomic
+    select format(case when scanned then 'ts_match_vq(t.tsv, %L)' else 't.tsv @@ %L' end, query);
+end;
+
+comment on function knowledge_private.match_condition(text, boolean) is
+'The condition on a table t that its tsv matches a tsquery. scanned: as a call, which no index serves; that of lexemes is
+everybody''s, and for a small org most of what it gives is of others.';
+revoke all on function knowledge_private.match_condition(text, boolean) from public;
 
 -- ---- sql/61_search/02_vector_leg.sql
 -- The vector leg. No index is shared between orgs: permitted vectors are compared one by one, or, in an org that has
@@ -4710,7 +4725,7 @@ comment on function knowledge_private.common_lexemes(text, integer[], text[], bo
 revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, chosen text, terms tsquery[], repeats integer[], prefixes boolean[],
+    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[],
     known double precision[], picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
@@ -4727,7 +4742,7 @@ begin
     -- with an integer, 0.75 is numeric, which takes as long as reading the row.
     select format(
         'with hit as materialized (select t.chunk_id, 1.2 * (0.25 + 0.75 * t.words::double precision / $3) as longer, '
-        '%s as wanted%s from knowledge.chunks as t where %s and t.tsv @@ %L'
+        '%s as wanted%s from knowledge.chunks as t where %s'
         '), found as materialized (select %s from hit as h'
         '), idf as materialized (select %s from found as f'
         '), scored as (select h.chunk_id, %s as score from hit as h cross join idf as i where h.wanted) '
@@ -4740,7 +4755,6 @@ begin
                 else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
-        chosen,
         string_agg(
             case
                 when q.picked then format('count(*) filter (where h.tf%1$s > 0)::double precision as n%1$s', q.place)
@@ -4760,12 +4774,12 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
-'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and the text query chosen matches,
-which is every chunk with a picked term, at least. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
+'The best depth chunks by BM25 over all terms, of those for which predicate holds, as it must for every permitted chunk with a
+picked term, and that filter wants. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
@@ -4846,8 +4860,10 @@ begin
                 having count(*) > 0
             ));
         end loop;
-        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, chosen, terms,
-            request.repeats, request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        best := knowledge_private.score_chunks(
+            request.keyword_predicate || ' and ' || knowledge_private.match_condition(chosen, request.scanned),
+            request.keyword_filter, terms, request.repeats, request.prefixes, request.known, picked, request.chunks,
+            request.words, depth);
         exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];
@@ -5192,8 +5208,13 @@ begin
         end if;
     end if;
     if 'keyword' = any (request.legs) then
+        request.scanned := request.chunks <= setting.scanned_chunks or request.chunks <= (
+            select setting.scanned_chunks * sqrt(greatest(c.reltuples, 0) / 100000)
+            from pg_class as c
+            where c.oid = 'knowledge.chunks'::regclass
+        );
         request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids, setting.long_list,
-            request.chunks <= setting.scanned_chunks);
+            request.scanned);
         request.keyword_filter := concat_ws(' and ',
             coalesce(documents, 'true'),
             case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,
@@ -5893,9 +5914,10 @@ begin
         from knowledge_private.keyword_leg(request, depth);
         part := jsonb_build_object('rows', counted, 'ms', knowledge_private.milliseconds_since(started));
         for place in select i from generate_subscripts(request.lexemes, 1) as i loop
-            execute format('select count(*) from knowledge.chunks as t where %s and t.tsv @@ %L',
+            execute format('select count(*) from knowledge.chunks as t where %s and %s',
                 request.keyword_predicate,
-                knowledge_private.lexeme_query(request.lexemes[place], request.prefixes[place]))
+                knowledge_private.match_condition(
+                    knowledge_private.lexeme_query(request.lexemes[place], request.prefixes[place])::text, request.scanned))
             into counted;
             part := jsonb_set(part, '{terms}', coalesce(part -> 'terms', '[]') || jsonb_build_object(
                 'lexeme', request.lexemes[place], 'prefix', request.prefixes[place], 'repeats', request.repeats[place],
@@ -6827,4 +6849,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'f869a99e44f6f70e7fe97dc2d95cbdf731d942e9970ec33cc5f168beacf6b153', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', '2cd011e10f108ba819212b04f7f60429b9ec46867ca8db8acb460350930e21b6', current_setting('pg_knowledge.granted_usage')::text[]);

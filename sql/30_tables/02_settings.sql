@@ -35,7 +35,8 @@ comment on column knowledge_private.settings.promoted_orgs is
 comment on column knowledge_private.settings.alike_vectors is
 'An org with more equal vectors than this has no index: in its graph they would be an island that hides others.';
 comment on column knowledge_private.settings.scanned_chunks is
-'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives.';
+'Up to this many permitted chunks are read one by one for words; of more, those that the index of lexemes gives. In a database
+of n times 100,000 chunks it is the root of n times as many, because that index is shared by all orgs.';
 comment on column knowledge_private.settings.candidates is
 'About how many chunks the keyword leg scores, where common lexemes are counted (lexeme_counts), because a rare lexeme is in
 them: the rarest first.';

@@ -10,6 +10,7 @@ create type knowledge_private.search_request as (
     permitted_vectors bigint,
     keyword_predicate text,
     keyword_filter text,
+    scanned boolean,
     lexemes text[],
     repeats integer[],
     prefixes boolean[],
@@ -23,7 +24,7 @@ create type knowledge_private.search_request as (
 
 comment on type knowledge_private.search_request is
 'What a search runs on: its permission and filters as SQL conditions, its words, and the legs that take part. index_filter:
-null where the vector leg compares all. permitted_vectors: null where it is not known. boost: null where nothing is boosted.';
+null where the vector leg compares all. scanned: whether the keyword leg reads all that is permitted. permitted_vectors: null where it is not known. boost: null where nothing is boosted.';
 
 create type knowledge_private.ranked as (
     chunk_id uuid,

@@ -137,3 +137,16 @@ $$;
 comment on function knowledge_private.metadata_predicate(text, jsonb) is
 'The condition on a table t with document_id that holds for chunks of documents whose metadata a filter matches.';
 revoke all on function knowledge_private.metadata_predicate(text, jsonb) from public;
+
+create function knowledge_private.match_condition(query text, scanned boolean)
+returns text
+language sql
+immutable
+begin atomic
+    select format(case when scanned then 'ts_match_vq(t.tsv, %L)' else 't.tsv @@ %L' end, query);
+end;
+
+comment on function knowledge_private.match_condition(text, boolean) is
+'The condition on a table t that its tsv matches a tsquery. scanned: as a call, which no index serves; that of lexemes is
+everybody''s, and for a small org most of what it gives is of others.';
+revoke all on function knowledge_private.match_condition(text, boolean) from public;

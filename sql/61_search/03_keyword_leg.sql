@@ -70,7 +70,7 @@ comment on function knowledge_private.common_lexemes(text, integer[], text[], bo
 revoke all on function knowledge_private.common_lexemes(text, integer[], text[], boolean[]) from public;
 
 create function knowledge_private.score_chunks(
-    predicate text, filter text, chosen text, terms tsquery[], repeats integer[], prefixes boolean[],
+    predicate text, filter text, terms tsquery[], repeats integer[], prefixes boolean[],
     known double precision[], picked boolean[], chunks bigint, words bigint, depth integer
 )
 returns knowledge_private.measured[]
@@ -87,7 +87,7 @@ begin
     -- with an integer, 0.75 is numeric, which takes as long as reading the row.
     select format(
         'with hit as materialized (select t.chunk_id, 1.2 * (0.25 + 0.75 * t.words::double precision / $3) as longer, '
-        '%s as wanted%s from knowledge.chunks as t where %s and t.tsv @@ %L'
+        '%s as wanted%s from knowledge.chunks as t where %s'
         '), found as materialized (select %s from hit as h'
         '), idf as materialized (select %s from found as f'
         '), scored as (select h.chunk_id, %s as score from hit as h cross join idf as i where h.wanted) '
@@ -100,7 +100,6 @@ begin
                 else ', width_bucket(ts_rank(''{1,1,1,1}'', t.tsv, %L), $1)::double precision as tf%s'
             end, q.term, q.place), '' order by q.place),
         predicate,
-        chosen,
         string_agg(
             case
                 when q.picked then format('count(*) filter (where h.tf%1$s > 0)::double precision as n%1$s', q.place)
@@ -120,12 +119,12 @@ end
 $$;
 
 comment on function knowledge_private.score_chunks(
-    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) is
-'The best depth chunks by BM25 over all terms, of those that predicate permits, filter wants and the text query chosen matches,
-which is every chunk with a picked term, at least. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
+'The best depth chunks by BM25 over all terms, of those for which predicate holds, as it must for every permitted chunk with a
+picked term, and that filter wants. Of a term that is not picked, known is the number of chunks with it. A prefix counts once in a chunk, however often it is there.';
 revoke all on function knowledge_private.score_chunks(
-    text, text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
+    text, text, tsquery[], integer[], boolean[], double precision[], boolean[], bigint, bigint, integer
 ) from public;
 
 create function knowledge_private.keyword_leg(request knowledge_private.search_request, depth integer)
@@ -206,8 +205,10 @@ begin
                 having count(*) > 0
             ));
         end loop;
-        best := knowledge_private.score_chunks(request.keyword_predicate, request.keyword_filter, chosen, terms,
-            request.repeats, request.prefixes, request.known, picked, request.chunks, request.words, depth);
+        best := knowledge_private.score_chunks(
+            request.keyword_predicate || ' and ' || knowledge_private.match_condition(chosen, request.scanned),
+            request.keyword_filter, terms, request.repeats, request.prefixes, request.known, picked, request.chunks,
+            request.words, depth);
         exit when cardinality(best) >= depth or cardinality(left_over) = 0;
         picked[left_over[1]] := true;
         left_over := left_over[2:];

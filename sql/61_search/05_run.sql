@@ -131,8 +131,13 @@ begin
         end if;
     end if;
     if 'keyword' = any (request.legs) then
+        request.scanned := request.chunks <= setting.scanned_chunks or request.chunks <= (
+            select setting.scanned_chunks * sqrt(greatest(c.reltuples, 0) / 100000)
+            from pg_class as c
+            where c.oid = 'knowledge.chunks'::regclass
+        );
         request.keyword_predicate := knowledge_private.compartment_predicate(org.org_id, permitted.ids, setting.long_list,
-            request.chunks <= setting.scanned_chunks);
+            request.scanned);
         request.keyword_filter := concat_ws(' and ',
             coalesce(documents, 'true'),
             case when asked.required is not null then format('t.tsv @@ %L', asked.required) end,

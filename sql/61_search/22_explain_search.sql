@@ -52,9 +52,10 @@ begin
         from knowledge_private.keyword_leg(request, depth);
         part := jsonb_build_object('rows', counted, 'ms', knowledge_private.milliseconds_since(started));
         for place in select i from generate_subscripts(request.lexemes, 1) as i loop
-            execute format('select count(*) from knowledge.chunks as t where %s and t.tsv @@ %L',
+            execute format('select count(*) from knowledge.chunks as t where %s and %s',
                 request.keyword_predicate,
-                knowledge_private.lexeme_query(request.lexemes[place], request.prefixes[place]))
+                knowledge_private.match_condition(
+                    knowledge_private.lexeme_query(request.lexemes[place], request.prefixes[place])::text, request.scanned))
             into counted;
             part := jsonb_set(part, '{terms}', coalesce(part -> 'terms', '[]') || jsonb_build_object(
                 'lexeme', request.lexemes[place], 'prefix', request.prefixes[place], 'repeats', request.repeats[place],

@@ -246,3 +246,26 @@ def test_beyond_the_rarest_words_it_takes_two(large: Database) -> None:
     assert everything["epsilon"] == 180
     # omega is in every other chunk: what stands with it is not more telling.
     assert classes(large, "delta epsilon omega", paired_candidates=1000, **bounds) == {"delta": 200}
+
+
+@pytest.mark.parametrize(("scanned", "looks"), [(20_000, 0), (0, 1)])
+def test_a_small_org_is_not_looked_up_in_the_index_of_all(
+    large: Database, scanned: int, looks: int
+) -> None:
+    """The index of lexemes holds every org's words: it is asked only for many permitted chunks."""
+    watch = large.superuser()
+    looked = "select idx_scan from pg_stat_user_indexes where indexrelname = 'chunks_tsv'"
+
+    def looked_up() -> int:
+        conn.execute("select pg_stat_force_next_flush()")
+        (row,) = rows(watch, looked)
+        return int(row["idx_scan"])
+
+    watch.execute("update knowledge_private.settings set scanned_chunks = %s", (scanned,))
+    watch.execute("vacuum analyze knowledge.chunks")
+    conn = large.connect("app_backend")
+    conn.execute("set enable_seqscan = off")
+    before = looked_up()
+    with as_context(conn, "acme"):
+        assert search(conn, "delta", mode="keyword")
+    assert looked_up() - before == looks
