@@ -275,7 +275,7 @@ revoke all on function knowledge_private.text_key(text) from public;
 
 create table knowledge_private.settings (
     only_row boolean primary key default true check (only_row),
-    exact_rows integer not null default 10000 check (exact_rows >= 0),
+    exact_rows integer not null default 12000 check (exact_rows >= 0),
     index_share real not null default 0.1 check (index_share between 0 and 1),
     promoted_chunks integer not null default 20000 check (promoted_chunks >= 1),
     promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
@@ -6849,4 +6849,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', '2cd011e10f108ba819212b04f7f60429b9ec46867ca8db8acb460350930e21b6', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'a587062969bb98aead1e5fcde79cde4b067344a9a2e6c3ec8f6a9ebc20361703', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -2,7 +2,7 @@
 
 create table knowledge_private.settings (
     only_row boolean primary key default true check (only_row),
-    exact_rows integer not null default 10000 check (exact_rows >= 0),
+    exact_rows integer not null default 12000 check (exact_rows >= 0),
     index_share real not null default 0.1 check (index_share between 0 and 1),
     promoted_chunks integer not null default 20000 check (promoted_chunks >= 1),
     promoted_orgs integer not null default 100 check (promoted_orgs >= 0),
