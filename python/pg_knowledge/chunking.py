@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from unicodedata import category, combining
 from zlib import crc32
 
-__all__ = ["Chunk", "chunk_text", "iter_chunks", "locate"]
+__all__ = ["Chunk", "Section", "Splitter", "chunk_text", "iter_chunks", "locate"]
 
 DEFAULT_MAX_CHARS = 1000
 TITLE_CHARS = 120
@@ -86,27 +86,74 @@ def iter_chunks(
     min_chars: int | None = None,
 ) -> Iterator[Chunk]:
     """The same one by one, for a text whose chunks are too many to hold at once."""
-    if format not in ("markdown", "text"):
-        raise ValueError(f"format must be 'markdown' or 'text', not {format!r}")
-    if max_chars < 1:
-        raise ValueError(f"max_chars must be at least 1, not {max_chars}")
-    if min_chars is None:
-        min_chars = max_chars * 2 // 5
-    if not 0 <= min_chars <= max_chars // 2:
-        raise ValueError(
-            f"min_chars must be from 0 to half of max_chars ({max_chars // 2}), not {min_chars}"
-        )
-    scan = _with_plain_line_ends(text)
-    markdown = format == "markdown"
-    sections = _markdown_sections(scan, max_chars // 2) if markdown else _whole(scan)
+    splitter = Splitter(text, format=format, max_chars=max_chars, min_chars=min_chars)
     ordinal = 0
-    for section in sections:
-        atoms = _atoms(scan, section, max_chars, min_chars, markdown)
-        for start, end in _pack(atoms, max_chars, min_chars):
-            body = text[start:end]
-            tokens = (len(body.encode("utf-8", "surrogatepass")) + 3) // 4
-            yield Chunk(ordinal, section.trail, body, start, end, tokens)
+    for section in splitter.sections():
+        for start, end in splitter.ranges(section):
+            yield splitter.chunk(section, ordinal, start, end)
             ordinal += 1
+
+
+class Section(NamedTuple):
+    """A stretch of a text under one heading. Its chunks depend on nothing outside it.
+
+    start, end: its range; body: where its heading lines end, start when there is none.
+    opaque: the ranges in it that are code, HTML or front matter. trail: heading of its chunks.
+    """
+
+    start: int
+    body: int
+    end: int
+    opaque: Sequence[tuple[int, int]]
+    trail: str
+
+
+class Splitter:
+    """Splits one text: ``iter_chunks`` in two steps, for a caller that needs not all the chunks.
+
+    Arguments and errors as of ``chunk_text``.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        format: Literal["markdown", "text"] = "markdown",
+        max_chars: int = DEFAULT_MAX_CHARS,
+        min_chars: int | None = None,
+    ) -> None:
+        if format not in ("markdown", "text"):
+            raise ValueError(f"format must be 'markdown' or 'text', not {format!r}")
+        if max_chars < 1:
+            raise ValueError(f"max_chars must be at least 1, not {max_chars}")
+        if min_chars is None:
+            min_chars = max_chars * 2 // 5
+        if not 0 <= min_chars <= max_chars // 2:
+            raise ValueError(
+                f"min_chars must be from 0 to half of max_chars ({max_chars // 2}), not {min_chars}"
+            )
+        self._text = text
+        self._scan = _with_plain_line_ends(text)
+        self._markdown = format == "markdown"
+        self._max_chars = max_chars
+        self._min_chars = min_chars
+
+    def sections(self) -> Iterator[Section]:
+        """The sections in order; one without text has no chunks."""
+        if self._markdown:
+            return _markdown_sections(self._scan, self._max_chars // 2)
+        return iter([Section(0, 0, len(self._scan), (), "")])
+
+    def ranges(self, section: Section) -> Iterator[tuple[int, int]]:
+        """char_start and char_end of the chunks of a section."""
+        atoms = _atoms(self._scan, section, self._max_chars, self._min_chars, self._markdown)
+        return _pack(atoms, self._max_chars, self._min_chars)
+
+    def chunk(self, section: Section, ordinal: int, start: int, end: int) -> Chunk:
+        """The chunk of a section that has this range."""
+        body = self._text[start:end]
+        tokens = (len(body.encode("utf-8", "surrogatepass")) + 3) // 4
+        return Chunk(ordinal, section.trail, body, start, end, tokens)
 
 
 def locate(chunks: Iterable[Chunk], marks: Sequence[tuple[int, str]]) -> list[Chunk]:
@@ -153,14 +200,6 @@ class _Block(NamedTuple):
     opaque: bool  # code, HTML or front matter: made of lines, and not searched
 
 
-class _Section(NamedTuple):
-    start: int
-    body: int  # where the heading lines end; equal to start when there is none
-    end: int
-    opaque: list[tuple[int, int]]
-    trail: str
-
-
 _EVENT = re.compile(
     r"^\ufeff?(?:"
     r" {0,3}(?P<hashes>\#{1,6})(?:[ \t]+(?P<title>[^\n]*))?$"
@@ -170,6 +209,7 @@ _EVENT = re.compile(
     r")",
     re.MULTILINE | re.IGNORECASE,
 )
+_CANDIDATE = re.compile(r"\n\ufeff?[ \t]*[#`~=<-]")
 _FRONT_MATTER = re.compile(
     r"\A\ufeff?(---|\+\+\+)[ \t]*\n(?=[ \t]*(?:\#|\[|[^\s:=][^:=\n]*[:=]))"
     r"(?:[^\n]*\n)*?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
@@ -182,23 +222,19 @@ _INDENTED = re.compile(r"[ \t]{2}|\t")
 _NOT_SETEXT = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]| {0,3}[>|]| {4}|\t")
 
 
-def _whole(scan: str) -> Iterator[_Section]:
-    yield _Section(0, 0, len(scan), [], "")
-
-
-def _markdown_sections(scan: str, carry_chars: int) -> Iterator[_Section]:
+def _markdown_sections(scan: str, carry_chars: int) -> Iterator[Section]:
     """The sections, in order. An empty one is joined to the deeper one that follows it, while its
     heading lines are not longer than `carry_chars`."""
     matter = _FRONT_MATTER.match(scan)
     first = matter.end() if matter else 0
     if matter:
-        yield _Section(0, 0, first, [(0, first)], "")
+        yield Section(0, 0, first, [(0, first)], "")
 
     headings: list[tuple[int, int, int, str]] = []  # start, end of the line, level, title
     opaque: list[tuple[int, int]] = []
     unclosed: dict[str, int] = {}  # closing marks that occur no more, to search for them once
     pos = barrier = first
-    while match := _EVENT.search(scan, pos):
+    while match := _next_event(scan, pos):
         start, end = match.span()
         if match["hashes"]:
             headings.append((start, end, len(match["hashes"]), match["title"] or ""))
@@ -227,7 +263,7 @@ def _markdown_sections(scan: str, carry_chars: int) -> Iterator[_Section]:
             cursor += 1
         return opaque[first_inside:cursor]
 
-    yield _Section(first, first, starts[0], inside(first, starts[0]), "")
+    yield Section(first, first, starts[0], inside(first, starts[0]), "")
     path: list[tuple[int, str]] = []
     carried: int | None = None
     for number, (start, line_end, level, title) in enumerate(headings):
@@ -242,7 +278,19 @@ def _markdown_sections(scan: str, carry_chars: int) -> Iterator[_Section]:
             carried = opening
             continue
         carried = None
-        yield _Section(opening, line_end, end, inside(line_end, end), _trail(path))
+        yield Section(opening, line_end, end, inside(line_end, end), _trail(path))
+
+
+def _next_event(scan: str, pos: int) -> re.Match[str] | None:
+    """The first event from pos on, looked for at line starts that can be one: that is quicker."""
+    if pos == 0 and (match := _EVENT.match(scan)):
+        return match
+    line = max(pos - 1, 0)
+    while candidate := _CANDIDATE.search(scan, line):
+        if match := _EVENT.match(scan, candidate.start() + 1):
+            return match
+        line = candidate.start() + 1
+    return None
 
 
 def _setext_start(scan: str, rule: int, barrier: int) -> int | None:
@@ -286,6 +334,7 @@ def _close_of(scan: str, match: re.Match[str], unclosed: dict[str, int]) -> int 
     return len(scan) if to_the_end else None
 
 
+_PLAIN = re.compile(r"\w+(?: \w+)*")
 _LINK = re.compile(r"!?\[([^\[\]]*)\](?:\([^()]*\)|\[[^\[\]]*\])")
 _EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,3})(?=[^\s*])([^*]+)(?<=[^\s*])\1(?![\w*])")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
@@ -295,6 +344,8 @@ _ATTRIBUTES = re.compile(r"\s\{[#.][^{}]*\}$")
 def _plain_title(title: str) -> str:
     """The words of a heading, without markdown marks, in at most TITLE_CHARS characters."""
     title = title[: 8 * TITLE_CHARS].strip()
+    if len(title) <= TITLE_CHARS and _PLAIN.fullmatch(title):
+        return title
     bare = title.rstrip("#")
     if not bare or bare[-1] in " \t":
         title = bare.rstrip()
@@ -314,7 +365,7 @@ def _trail(path: list[tuple[int, str]]) -> str:
     return trail
 
 
-def _blocks(scan: str, section: _Section, max_chars: int, markdown: bool) -> list[_Block]:
+def _blocks(scan: str, section: Section, max_chars: int, markdown: bool) -> list[_Block]:
     """The blocks of a section, trimmed, in order; lists with blank lines inside as one block where
     that fits."""
     blocks: list[_Block] = []
@@ -392,7 +443,7 @@ _SENTENCES = re.compile(
 _WORDS = re.compile(r"\s+")
 
 
-def _atoms(scan: str, section: _Section, max_chars: int, min_chars: int, markdown: bool) -> _Atoms:
+def _atoms(scan: str, section: Section, max_chars: int, min_chars: int, markdown: bool) -> _Atoms:
     """The atoms of a section, each at most `max_chars` long. The heading lines belong to the first
     block where both fit together; elsewhere the boundary between them is the last to be cut."""
     atoms = _Atoms(scan)
