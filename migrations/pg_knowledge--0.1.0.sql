@@ -531,6 +531,17 @@ comment on column knowledge.compartments.counted_chunks is 'Chunks that it had w
 -- ---- sql/30_tables/06_documents.sql
 -- Documents and their versions. A document has a compartment exactly while it has a live version.
 
+create type knowledge_private.piece as (
+    ordinal integer,
+    place integer,
+    many integer,
+    shift integer
+);
+
+comment on type knowledge_private.piece is
+'A stretch of a document: the chunks ordinal to ordinal + many - 1 are stored at place to place + many - 1, with characters
+that count shift less than they stand at.';
+
 create table knowledge.documents (
     org_id text collate "C" not null references knowledge.orgs (org_id),
     document_id uuid not null,
@@ -539,6 +550,7 @@ create table knowledge.documents (
     source_id text collate "C" not null,
     compartment_id integer,
     live_version uuid,
+    layout knowledge_private.piece[],
     title text not null default '',
     uri text,
     metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
@@ -563,6 +575,8 @@ comment on column knowledge.documents.source_type is 'Kind of source.';
 comment on column knowledge.documents.source_id is 'Its name there: a path, a key, an address.';
 comment on column knowledge.documents.compartment_id is 'Where its chunks are; null until something is live.';
 comment on column knowledge.documents.live_version is 'The version that is searched; null until something is live.';
+comment on column knowledge.documents.layout is
+'Its pieces in order, so that what an edit only moves is not written again; null: each chunk''s place is its ordinal.';
 comment on column knowledge.documents.title is 'Title for citations.';
 comment on column knowledge.documents.uri is 'Where a person can open it.';
 comment on column knowledge.documents.metadata is 'A json object to filter by.';
@@ -577,6 +591,7 @@ create table knowledge.versions (
     source_version text,
     content_hash text not null,
     chunk_count integer not null check (chunk_count > 0),
+    outline bytea,
     model_id integer references knowledge.models (model_id),
     audience text[] collate "C",
     visibility text collate "C",
@@ -609,6 +624,8 @@ comment on column knowledge.versions.state is 'ingesting, live, superseded or ab
 comment on column knowledge.versions.source_version is 'What the source calls this state of the document.';
 comment on column knowledge.versions.content_hash is 'The writer''s digest of the chunked text: the same digest resumes.';
 comment on column knowledge.versions.chunk_count is 'How many chunks it must have: ordinals 0 to chunk_count - 1.';
+comment on column knowledge.versions.outline is
+'What its writer wants to know of it when the next edition comes; null where it is neither live nor being ingested.';
 comment on column knowledge.versions.model_id is 'The model its vectors are of; null: for words only.';
 comment on column knowledge.versions.audience is 'Declared audience, sorted; null keeps the document''s.';
 comment on column knowledge.versions.visibility is 'Declared visibility; null keeps the document''s.';
@@ -627,8 +644,8 @@ comment on column knowledge.versions.started_at is 'When it was begun.';
 comment on column knowledge.versions.ended_at is 'When it was published, superseded or aborted.';
 
 -- ---- sql/30_tables/07_chunks.sql
--- What is searched: live chunks only. Their text, their position and (made by register_model) their vectors are three
--- tables, so that a chunk that moves within its document rewrites one narrow row and no index of text or vectors.
+-- What is searched: live chunks only. Their text, their place and (made by register_model) their vectors are three
+-- tables, so that what moves a chunk within its document rewrites one narrow row at most and no index of text or vectors.
 
 create table knowledge.chunks (
     org_id text collate "C" not null,
@@ -666,10 +683,10 @@ comment on column knowledge.chunks.tokens is 'Length in tokens as the writer cou
 comment on column knowledge.chunks.content_hash is
 'sha256 of org, heading and body: the key for reuse, which never meets another org''s.';
 
-create table knowledge.positions (
+create table knowledge.places (
     org_id text collate "C" not null,
     document_id uuid not null,
-    ordinal integer not null check (ordinal >= 0),
+    place integer not null check (place >= 0),
     chunk_id uuid not null,
     compartment_id integer not null,
     content_hash bytea not null,
@@ -677,22 +694,49 @@ create table knowledge.positions (
     char_start integer,
     char_end integer,
     locator text,
-    primary key (org_id, document_id, ordinal),
+    primary key (org_id, document_id, place),
     foreign key (org_id, document_id) references knowledge.documents (org_id, document_id),
     foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
 ) with (fillfactor = 80);
 
-create unique index positions_chunk on knowledge.positions (chunk_id, org_id);
+create unique index places_chunk on knowledge.places (chunk_id, org_id);
 
-comment on table knowledge.positions is 'Where each live chunk stands in its document.';
+comment on table knowledge.places is
+'Where each live chunk stands, as it was written; documents.layout says where that is in the document now: see positions.';
+comment on column knowledge.places.org_id is 'The tenant.';
+comment on column knowledge.places.document_id is 'The document.';
+comment on column knowledge.places.place is 'Its ordinal, where documents.layout says nothing else.';
+comment on column knowledge.places.chunk_id is 'The chunk.';
+comment on column knowledge.places.compartment_id is 'The compartment of the document.';
+comment on column knowledge.places.content_hash is 'As in chunks, so that comparing a document reads no text.';
+comment on column knowledge.places.words is 'As in chunks, so that counting a document reads no text.';
+comment on column knowledge.places.char_start is 'First character in the source, from 0, less the shift of its piece.';
+comment on column knowledge.places.char_end is 'One after the last character in the source, less the same.';
+comment on column knowledge.places.locator is 'Where it is in the original, for a citation: "page 3".';
+
+create view knowledge.positions with (security_invoker = true) as
+select
+    p.org_id,
+    p.document_id,
+    s.ordinal + (p.place - s.place) as ordinal,
+    p.chunk_id,
+    p.compartment_id,
+    p.char_start + s.shift as char_start,
+    p.char_end + s.shift as char_end,
+    p.locator
+from knowledge.documents as d
+cross join lateral unnest(coalesce(d.layout, '{"(0,0,2147483647,0)"}')) as s
+inner join knowledge.places as p
+    on p.org_id = d.org_id and p.document_id = d.document_id and p.place between s.place and s.place + (s.many - 1);
+
+comment on view knowledge.positions is
+'Where each live chunk stands in its document. Readers see those in compartments that they may open.';
 comment on column knowledge.positions.org_id is 'The tenant.';
 comment on column knowledge.positions.document_id is 'The document.';
 comment on column knowledge.positions.ordinal is
 '0, 1, 2 … within the document; what was quarantined or rejected leaves a gap.';
 comment on column knowledge.positions.chunk_id is 'The chunk.';
 comment on column knowledge.positions.compartment_id is 'The compartment of the document.';
-comment on column knowledge.positions.content_hash is 'As in chunks, so that comparing a document reads no text.';
-comment on column knowledge.positions.words is 'As in chunks, so that counting a document reads no text.';
 comment on column knowledge.positions.char_start is 'First character in the source, from 0.';
 comment on column knowledge.positions.char_end is 'One after the last character in the source.';
 comment on column knowledge.positions.locator is 'Where it is in the original, for a citation: "page 3".';
@@ -732,31 +776,25 @@ comment on column knowledge_private.staged_chunks.char_start is 'As in positions
 comment on column knowledge_private.staged_chunks.char_end is 'As in positions.';
 comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
 
--- What is unchanged is staged without its text, a batch in a row.
+-- What is unchanged is staged without its text, a run of chunks in a row.
 create table knowledge_private.staged_unchanged (
     org_id text collate "C" not null,
     version_id uuid not null,
-    span int4range not null,
-    ordinals integer[] not null,
-    content_hashes bytea[] not null,
-    char_starts integer[] not null,
-    char_ends integer[] not null,
-    locators text[] not null,
+    ordinals int4range not null,
+    live_ordinal integer not null,
+    shift integer not null,
     foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
 );
 
 create index staged_unchanged_version on knowledge_private.staged_unchanged (version_id, org_id);
 
 comment on table knowledge_private.staged_unchanged is
-'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
+'The chunks of versions that are being ingested which are live in the document already.';
 comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
 comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
-comment on column knowledge_private.staged_unchanged.span is 'From the lowest to the highest of them.';
-comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
-comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
-comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';
-comment on column knowledge_private.staged_unchanged.char_ends is 'As in positions.';
-comment on column knowledge_private.staged_unchanged.locators is 'As in positions.';
+comment on column knowledge_private.staged_unchanged.ordinals is 'Which chunks of the version.';
+comment on column knowledge_private.staged_unchanged.live_ordinal is 'Which chunk of the live version the first of them is.';
+comment on column knowledge_private.staged_unchanged.shift is 'By how many characters they have moved back in the source.';
 
 -- A table of its own: storing a vector writes no text again. They are of the version's model, so of no fixed length.
 create table knowledge_private.staged_vectors (
@@ -787,7 +825,7 @@ comment on type knowledge_private.measured is 'A chunk and how well it fits a qu
 alter table knowledge.documents alter column org_id set statistics 0;
 alter table knowledge.versions alter column org_id set statistics 0;
 alter table knowledge.chunks alter column org_id set statistics 0;
-alter table knowledge.positions alter column org_id set statistics 0;
+alter table knowledge.places alter column org_id set statistics 0;
 alter table knowledge_private.staged_chunks alter column org_id set statistics 0;
 alter table knowledge_private.staged_unchanged alter column org_id set statistics 0;
 alter table knowledge_private.staged_vectors alter column org_id set statistics 0;
@@ -1436,7 +1474,7 @@ begin
     perform knowledge_private.protect_compartment('knowledge.compartments');
     perform knowledge_private.protect_compartment('knowledge.documents');
     perform knowledge_private.protect_compartment('knowledge.chunks');
-    perform knowledge_private.protect_compartment('knowledge.positions');
+    perform knowledge_private.protect_compartment('knowledge.places');
 end
 $protect$;
 
@@ -1450,6 +1488,9 @@ alter table knowledge_private.staged_vectors enable row level security;
 alter table knowledge_private.reviews enable row level security;
 alter table knowledge_private.embedding_jobs enable row level security;
 alter table knowledge_private.embedding_turns enable row level security;
+
+-- As its reader sees the tables.
+grant select on knowledge.positions to knowledge_reader;
 
 -- Of their org readers see what a search needs, and not how often its log was written.
 grant select (org_id, status, language, active_model) on knowledge.orgs to knowledge_reader;
@@ -1995,7 +2036,7 @@ declare
 begin
     -- Counted one by one: a chunk has at most one vector, and what the planner would join by it does not know.
     execute format(
-        'select (select count(*) from knowledge.positions as p where p.org_id = $1 and p.document_id = $2)::integer '
+        'select (select count(*) from knowledge.places as p where p.org_id = $1 and p.document_id = $2)::integer '
         '- (select count(*) from %s as v where v.org_id = $1 and v.document_id = $2)::integer',
         knowledge_private.vector_table(version.model_id))
     into missing
@@ -2059,38 +2100,26 @@ What is staged as unchanged has the vector that it has.';
 revoke all on function knowledge_private.unembedded(knowledge.versions, integer[]) from public;
 
 create function knowledge_private.staged(version knowledge.versions)
-returns table (
-    ordinal integer,
-    verdict text,
-    content_hash bytea,
-    with_text boolean,
-    words integer,
-    char_start integer,
-    char_end integer,
-    locator text
-)
+returns table (ordinal integer, verdict text)
 language sql
 stable
 rows 1000
 set search_path = pg_catalog, pg_temp
 as $$
-    select s.ordinal, s.verdict, s.content_hash, true, s.words, s.char_start, s.char_end, s.locator
+    select s.ordinal, s.verdict
     from knowledge_private.staged_chunks as s
     where s.org_id = version.org_id and s.version_id = version.version_id
     union all
-    select a.ordinal, 'admitted', a.content_hash, false, null, a.char_start, a.char_end, a.locator
+    select generate_series(lower(u.ordinals), upper(u.ordinals) - 1), 'admitted'
     from knowledge_private.staged_unchanged as u
-    cross join unnest(u.ordinals, u.content_hashes, u.char_starts, u.char_ends, u.locators)
-        as a (ordinal, content_hash, char_start, char_end, locator)
-    where
-        u.org_id = version.org_id and u.version_id = version.version_id
+    where u.org_id = version.org_id and u.version_id = version.version_id
 $$;
 
 comment on function knowledge_private.staged(knowledge.versions) is
 'All that a version has staged, with its text or, where that is live already, without.';
 revoke all on function knowledge_private.staged(knowledge.versions) from public;
 
-create function knowledge_private.unstage(version knowledge.versions, batch integer[], chunks jsonb default null)
+create function knowledge_private.unstage_unchanged(version knowledge.versions, batch int4multirange)
 returns void
 language sql
 volatile
@@ -2098,26 +2127,28 @@ set search_path = pg_catalog, pg_temp
 as $$
     with old as (
         delete from knowledge_private.staged_unchanged as u
-        where
-            u.org_id = version.org_id and u.version_id = version.version_id
-            -- In this order: lists are compared each with each.
-            and u.span && (select int4range(min(b.ordinal), max(b.ordinal), '[]') from unnest(batch) as b (ordinal))
-            and u.ordinals && batch
+        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
         returning u.*
     )
-    insert into knowledge_private.staged_unchanged
-    select
-        old.org_id, old.version_id, int4range(min(a.ordinal), max(a.ordinal), '[]'), array_agg(a.ordinal),
-        array_agg(a.content_hash), array_agg(a.char_start), array_agg(a.char_end), array_agg(a.locator)
+    insert into knowledge_private.staged_unchanged (org_id, version_id, ordinals, live_ordinal, shift)
+    select old.org_id, old.version_id, r.ordinals, old.live_ordinal + (lower(r.ordinals) - lower(old.ordinals)), old.shift
     from old
-    cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
-        as a (ordinal, content_hash, char_start, char_end, locator)
-    where not exists (select from unnest(batch) as b (ordinal) where b.ordinal = a.ordinal)
-    group by old.org_id, old.version_id;
+    cross join unnest(int4multirange(old.ordinals) - batch) as r (ordinals)
+$$;
 
+comment on function knowledge_private.unstage_unchanged(knowledge.versions, int4multirange) is
+'Forgets that the ordinals of a batch were staged as unchanged.';
+revoke all on function knowledge_private.unstage_unchanged(knowledge.versions, int4multirange) from public;
+
+create function knowledge_private.unstage_chunks(version knowledge.versions, batch integer[], chunks jsonb)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
     with old as (
         delete from knowledge_private.staged_chunks as s
-        where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch) and chunks is not null
+        where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch)
         returning s.ordinal, s.content_hash
     )
     delete from knowledge_private.staged_vectors as e
@@ -2128,10 +2159,10 @@ as $$
         and old.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
 $$;
 
-comment on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) is
-'Forgets that the ordinals of a batch were staged as unchanged. Where chunks are given, in whose place they come: forgets how
-they were staged before, and the vectors of those that had another text.';
-revoke all on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) from public;
+comment on function knowledge_private.unstage_chunks(knowledge.versions, integer[], jsonb) is
+'Forgets how the ordinals of a batch, in whose place chunks come, were staged with their text, and the vectors of those that
+had another text.';
+revoke all on function knowledge_private.unstage_chunks(knowledge.versions, integer[], jsonb) from public;
 
 create function knowledge_private.vector_schema()
 returns text
@@ -2255,7 +2286,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     update knowledge.versions as v
-    set state = end_version.state, ended_at = now(), lease_expires_at = now()
+    set
+        state = end_version.state, ended_at = now(), lease_expires_at = now(),
+        outline = case when end_version.state = 'live' then v.outline end
     where v.org_id = version.org_id and v.version_id = version.version_id;
     delete from knowledge_private.staged_vectors as s
     where s.org_id = version.org_id and s.version_id = version.version_id;
@@ -2408,75 +2441,187 @@ comment on function knowledge_private.check_vectors(knowledge.models, vector[]) 
 'KB007 when one is not of the model''s dimensions (a null model has any), KB005 when one is zero, null or not finite.';
 revoke all on function knowledge_private.check_vectors(knowledge.models, vector[]) from public;
 
+-- ---- sql/60_ingest/05_layout.sql
+-- A document is laid out in pieces: stretches of chunks that were written together. An edit writes the chunks it brings and
+-- a layout of a few pieces; what stands behind it moves with its piece, and no row of it is written.
+
+create function knowledge_private.pieces(layout knowledge_private.piece[], low integer, high integer)
+returns setof knowledge_private.piece
+language sql
+immutable
+begin atomic
+    select
+        greatest(s.ordinal, low) as ordinal,
+        s.place + (greatest(s.ordinal, low) - s.ordinal) as place,
+        least(s.ordinal + (s.many - 1), high) - greatest(s.ordinal, low) + 1 as many,
+        s.shift
+    from unnest(coalesce(layout, '{"(0,0,2147483647,0)"}')) as s
+    where s.ordinal <= high and s.ordinal + (s.many - 1) >= low;
+end;
+
+comment on function knowledge_private.pieces(knowledge_private.piece[], integer, integer) is
+'What a layout has from ordinal low to high: whole pieces, or parts of them.';
+revoke all on function knowledge_private.pieces(knowledge_private.piece[], integer, integer) from public;
+
+create function knowledge_private.piece_at(layout knowledge_private.piece[], place integer)
+returns knowledge_private.piece
+language sql
+immutable
+begin atomic
+    select case
+        when layout is null then row(0, 0, 2147483647, 0)::knowledge_private.piece
+        else (select s from unnest(layout) as s where piece_at.place between s.place and s.place + (s.many - 1))
+    end;
+end;
+
+comment on function knowledge_private.piece_at(knowledge_private.piece[], integer) is 'The piece that has a stored place.';
+revoke all on function knowledge_private.piece_at(knowledge_private.piece[], integer) from public;
+
+create function knowledge_private.lay_out(
+    version knowledge.versions,
+    old knowledge_private.piece[],
+    out layout knowledge_private.piece[],
+    out kept knowledge_private.piece[],
+    out loose int4multirange,
+    out base integer,
+    out written_out boolean
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- So many are looked through for each chunk that is found.
+    most constant integer := 64;
+    live_count constant integer := (
+        select v.chunk_count from knowledge.versions as v
+        where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live'
+    );
+begin
+    select
+        coalesce(array_agg(
+            row(lower(u.ordinals) + (s.ordinal - u.live_ordinal), s.place, s.many, s.shift + u.shift)::knowledge_private.piece
+            order by lower(u.ordinals) + (s.ordinal - u.live_ordinal)), '{}'),
+        '{[0,)}' - coalesce(range_agg(int4range(s.place, s.place + s.many)), '{}')
+    into kept, loose
+    from knowledge_private.staged_unchanged as u
+    cross join knowledge_private.pieces(
+        old, u.live_ordinal, u.live_ordinal + (upper(u.ordinals) - lower(u.ordinals)) - 1) as s
+    where u.org_id = version.org_id and u.version_id = version.version_id;
+    if exists (select from unnest(kept) as k where abs(k.shift) >= 1000000000) then
+        perform knowledge_private.fail('KB005', 'chunks were moved further than any text is long');
+    end if;
+    base := 0;
+    written_out := cardinality(kept) > 0;
+    if not written_out then
+        return;
+    end if;
+    select coalesce(max(s.place + s.many), live_count) into base from unnest(old) as s;
+    select array_agg(p.piece order by (p.piece).ordinal) into layout
+    from (
+        select row(lower(r), base + lower(r), upper(r) - lower(r), 0)::knowledge_private.piece as piece
+        from unnest(int4multirange(int4range(0, version.chunk_count)) - (
+            select range_agg(int4range(k.ordinal, k.ordinal + k.many)) from unnest(kept) as k
+        )) as r
+        union all
+        select k from unnest(kept) as k
+    ) as p;
+    written_out := cardinality(layout) > most;
+    if written_out then
+        if (select min(s.place) >= version.chunk_count from unnest(old) as s) then
+            base := 0;
+            layout := null;
+        else
+            layout := array[row(0, base, version.chunk_count, 0)::knowledge_private.piece];
+        end if;
+    end if;
+end
+$$;
+
+comment on function knowledge_private.lay_out(knowledge.versions, knowledge_private.piece[]) is
+'How a version is to be laid out, whose document is laid out as old. kept: what it staged as unchanged, at the ordinals of the
+version and the places it has. loose: the other places. base: a chunk that is staged with its text is to be at base + its
+ordinal. written_out: the pieces would be too many, and what is kept is to be written at base + its ordinal as well.';
+revoke all on function knowledge_private.lay_out(knowledge.versions, knowledge_private.piece[]) from public;
+
 -- ---- sql/60_ingest/06_publish.sql
 -- Publishing the difference: what stays keeps its row, its id and its vector; what is new comes in; what is gone goes.
 
 create function knowledge_private.pair_chunks(
     version knowledge.versions,
+    loose int4multirange,
+    base integer,
+    out first_ordinal integer,
     out chunk_ids uuid[],
     out kept boolean[],
-    out words integer[],
     out placed boolean[],
     out gone uuid[]
 )
-language sql
-volatile
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- The same text may stand in a document several times: the first pairs with the first, the second with the second.
-    with pair as (
+    with staged as (
+        select
+            c.*,
+            case when c.verdict = 'admitted' then c.content_hash end as key,
+            row_number() over (partition by c.verdict = 'admitted', c.content_hash order by c.ordinal) as turn
+        from (
+            -- Not the whole row, which holds the text.
+            select s.ordinal, s.verdict, s.content_hash, s.words, s.char_start, s.char_end, s.locator
+            from knowledge_private.staged_chunks as s
+            where s.org_id = version.org_id and s.version_id = version.version_id
+        ) as c
+    ),
+    live as (
+        select p.*, row_number() over (partition by p.content_hash order by p.place) as turn
+        from unnest(loose) as r
+        cross join lateral (
+            select t.chunk_id, t.place, t.words, t.char_start, t.char_end, t.locator, t.content_hash
+            from knowledge.places as t
+            where
+                t.org_id = version.org_id and t.document_id = version.document_id
+                and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
+            offset 0
+        ) as p
+    ),
+    pair as materialized (
         select
             s.ordinal,
             l.chunk_id as live_id,
-            coalesce(
-                s.words, l.words, max(l.words) over (partition by coalesce(s.content_hash, l.content_hash))
-            ) as words,
-            case when s.verdict = 'rejected' then null else coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id,
-            l.ordinal is not null
-            and (l.ordinal, l.words, l.char_start, l.char_end, l.locator)
-            is not distinct from (s.ordinal, coalesce(s.words, l.words), s.char_start, s.char_end, s.locator) as placed
-        from (
-            select
-                c.ordinal,
-                c.verdict,
-                c.words,
-                c.char_start,
-                c.char_end,
-                c.locator,
-                case when c.verdict = 'admitted' then c.content_hash end as content_hash,
-                row_number() over (partition by c.verdict = 'admitted', c.content_hash order by c.ordinal) as turn
-            from knowledge_private.staged(version) as c
-        ) as s
-        full join (
-            select
-                p.chunk_id,
-                p.ordinal,
-                p.words,
-                p.char_start,
-                p.char_end,
-                p.locator,
-                p.content_hash,
-                row_number() over (partition by p.content_hash order by p.ordinal) as turn
-            from knowledge.positions as p
-            where p.org_id = version.org_id and p.document_id = version.document_id
-        ) as l on l.content_hash = s.content_hash and l.turn = s.turn
+            case when s.verdict <> 'rejected' then coalesce(l.chunk_id, knowledge_private.new_id()) end as chunk_id,
+            l.place is not null
+            and (l.place, l.words, l.char_start, l.char_end, l.locator)
+            is not distinct from (base + s.ordinal, s.words, s.char_start, s.char_end, s.locator) as placed
+        from staged as s
+        full join live as l on l.content_hash = s.key and l.turn = s.turn
+    ),
+    span as (
+        select min(p.ordinal) as low, max(p.ordinal) as high from pair as p
     )
     select
-        array_agg(p.chunk_id order by p.ordinal) filter (where p.ordinal is not null),
-        array_agg(p.live_id is not null order by p.ordinal) filter (where p.ordinal is not null),
-        array_agg(p.words order by p.ordinal) filter (where p.ordinal is not null),
-        array_agg(p.placed order by p.ordinal) filter (where p.ordinal is not null),
-        coalesce(array_agg(p.live_id) filter (where p.ordinal is null), '{}')
-    from pair as p
+        coalesce(min(o.ordinal), 0),
+        coalesce(array_agg(p.chunk_id order by o.ordinal), '{}'),
+        coalesce(array_agg(p.live_id is not null order by o.ordinal), '{}'),
+        coalesce(array_agg(coalesce(p.placed, false) order by o.ordinal), '{}'),
+        array(select g.live_id from pair as g where g.ordinal is null)
+    into first_ordinal, chunk_ids, kept, placed, gone
+    from span
+    cross join generate_series(span.low, span.high) as o (ordinal)
+    left join pair as p on p.ordinal = o.ordinal;
+end
 $$;
 
-comment on function knowledge_private.pair_chunks(knowledge.versions) is
-'Pairs the admitted chunks of a version with the live ones of its document that have the same text. By ordinal + 1:
-chunk_ids, the chunk it becomes (null: rejected); kept, whether that one is live; words, its length; placed, whether its
-position is right already. gone: the live chunks that pair with none.';
-revoke all on function knowledge_private.pair_chunks(knowledge.versions) from public;
+comment on function knowledge_private.pair_chunks(knowledge.versions, int4multirange, integer) is
+'Pairs the chunks that a version staged with their text with the loose live ones of its document that have the same text. By
+ordinal - first_ordinal + 1: chunk_ids, the chunk it becomes (null: rejected, or staged as unchanged); kept, whether that one
+is live; placed, whether its place, which is to be base + its ordinal, is right already. gone: the loose ones that pair with
+none.';
+revoke all on function knowledge_private.pair_chunks(knowledge.versions, int4multirange, integer) from public;
 
-create function knowledge_private.count_chunks(org_id text, document_id uuid, compartment_id integer, sign integer)
+create function knowledge_private.count_chunks(
+    org_id text, document_id uuid, compartment_id integer, sign integer, among int4multirange default '{[0,)}'
+)
 returns void
 language sql
 volatile
@@ -2486,18 +2631,24 @@ as $$
     set chunks = c.chunks + sign * n.chunks, words = c.words + sign * n.words
     from (
         select count(*) as chunks, coalesce(sum(p.words), 0) as words
-        from knowledge.positions as p
-        where p.org_id = count_chunks.org_id and p.document_id = count_chunks.document_id
+        from unnest(among) as r
+        cross join lateral (
+            select t.words from knowledge.places as t
+            where
+                t.org_id = count_chunks.org_id and t.document_id = count_chunks.document_id
+                and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
+            offset 0
+        ) as p
     ) as n
     where c.org_id = count_chunks.org_id and c.compartment_id = count_chunks.compartment_id
 $$;
 
-comment on function knowledge_private.count_chunks(text, uuid, integer, integer) is
-'Adds (sign 1) or takes away (sign -1) the chunks of a document in the counters of a compartment.';
-revoke all on function knowledge_private.count_chunks(text, uuid, integer, integer) from public;
+comment on function knowledge_private.count_chunks(text, uuid, integer, integer, int4multirange) is
+'Adds (sign 1) or takes away (sign -1) the chunks of a document, or those at some places, in the counters of a compartment.';
+revoke all on function knowledge_private.count_chunks(text, uuid, integer, integer, int4multirange) from public;
 
 create function knowledge_private.publish_vectors(
-    version knowledge.versions, compartment_id integer, chunk_ids uuid[], kept boolean[],
+    version knowledge.versions, compartment_id integer, first_ordinal integer, chunk_ids uuid[], kept boolean[],
     out embedded integer, out reused integer
 )
 language plpgsql
@@ -2506,36 +2657,36 @@ as $$
 declare
     insertion constant text :=
         'insert into %1$s (org_id, chunk_id, document_id, compartment_id, embedding) '
-        'select s.org_id, $4[s.ordinal + 1], $3, $5, r.embedding from (%2$s) as s cross join %3$s order by s.ordinal';
+        'select s.org_id, $4[s.ordinal - $7 + 1], $3, $5, r.embedding from (%2$s) as s cross join %3$s order by s.ordinal';
     admitted constant text :=
         'select c.org_id, c.ordinal, c.content_hash from knowledge_private.staged_chunks as c '
-        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted'' and (not $6[c.ordinal + 1] or not exists ('
-        'select from %s as v where v.org_id = $1 and v.chunk_id = $4[c.ordinal + 1] offset 0))';
+        'where c.org_id = $1 and c.version_id = $2 and c.verdict = ''admitted'' '
+        'and (not $6[c.ordinal - $7 + 1] or not exists ('
+        'select from %s as v where v.org_id = $1 and v.chunk_id = $4[c.ordinal - $7 + 1] offset 0))';
     stored constant text :=
         'lateral (select e.embedding from knowledge_private.staged_vectors as e '
         'where e.org_id = $1 and e.version_id = $2 and e.ordinal = s.ordinal offset 0) as r';
     others constant text :=
         ' and not exists (select from knowledge_private.staged_vectors as e '
-        'where e.org_id = $1 and e.version_id = $2 and e.ordinal = c.ordinal offset 0) '
-        'union all select $1, u.ordinal, u.content_hash from knowledge_private.staged($7) as u '
-        'where not u.with_text and not $6[u.ordinal + 1]';
+        'where e.org_id = $1 and e.version_id = $2 and e.ordinal = c.ordinal offset 0)';
     vectors text := knowledge_private.vector_table(version.model_id);
 begin
     execute format(insertion, vectors, format(admitted, vectors), stored)
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id,
-        publish_vectors.kept;
+        publish_vectors.kept, first_ordinal;
     get diagnostics embedded = row_count;
     execute format(insertion, vectors, format(admitted || others, vectors), knowledge_private.reusable(version.model_id))
     using version.org_id, version.version_id, version.document_id, chunk_ids, publish_vectors.compartment_id,
-        publish_vectors.kept, version;
+        publish_vectors.kept, first_ordinal;
     get diagnostics reused = row_count;
 end
 $$;
 
-comment on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[], boolean[]) is
+comment on function knowledge_private.publish_vectors(knowledge.versions, integer, integer, uuid[], boolean[]) is
 'Gives the chunks of a version, which are in chunks already, the vectors that were staged for them, and the others that
-have none those of chunks with the same text. Returns how many of each; a chunk that has a vector keeps it.';
-revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, uuid[], boolean[]) from public;
+have none those of chunks with the same text; what pair_chunks returned. Returns how many of each; a chunk that has a vector
+keeps it.';
+revoke all on function knowledge_private.publish_vectors(knowledge.versions, integer, integer, uuid[], boolean[]) from public;
 
 create function knowledge_private.queue_embeddings(version knowledge.versions)
 returns integer
@@ -2555,9 +2706,9 @@ begin
     if missing > 0 then
         execute format(
             'insert into knowledge_private.embedding_jobs (org_id, model_id, chunk_id, document_id, due_at, queued_at) '
-            'select $1, $3, j.chunk_id, $2, $4, $4 from knowledge.positions as j '
+            'select $1, $3, j.chunk_id, $2, $4, $4 from knowledge.places as j '
             'where j.org_id = $1 and j.document_id = $2 and ' || without_vector
-            || ' order by j.ordinal on conflict do nothing',
+            || ' order by j.place on conflict do nothing',
             knowledge_private.vector_table(version.model_id))
         using version.org_id, version.document_id, version.model_id, knowledge_private.clock();
         perform knowledge_private.take_turn(version.org_id, version.model_id);
@@ -2572,7 +2723,7 @@ comment on function knowledge_private.queue_embeddings(knowledge.versions) is
 queue. Returns how many have none. Workers that LISTEN to knowledge_embeddings are woken; the message says nothing.';
 revoke all on function knowledge_private.queue_embeddings(knowledge.versions) from public;
 
-create function knowledge_private.hold_chunks(version knowledge.versions, chunk_ids uuid[])
+create function knowledge_private.hold_chunks(version knowledge.versions, first_ordinal integer, chunk_ids uuid[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -2585,8 +2736,8 @@ begin
         char_end, locator, model_id, embedding
     )
     select
-        s.org_id, chunk_ids[s.ordinal + 1], version.document_id, s.version_id, s.ordinal, s.reason, s.heading, s.body,
-        s.tokens, s.content_hash, s.char_start, s.char_end, s.locator, version.model_id, e.embedding
+        s.org_id, chunk_ids[s.ordinal - first_ordinal + 1], version.document_id, s.version_id, s.ordinal, s.reason,
+        s.heading, s.body, s.tokens, s.content_hash, s.char_start, s.char_end, s.locator, version.model_id, e.embedding
     from knowledge_private.staged_chunks as s
     left join knowledge_private.staged_vectors as e
         on e.org_id = s.org_id and e.version_id = s.version_id and e.ordinal = s.ordinal
@@ -2595,9 +2746,9 @@ begin
 end
 $$;
 
-comment on function knowledge_private.hold_chunks(knowledge.versions, uuid[]) is
-'Puts the quarantined chunks of a version in the place of those of its document''s live one.';
-revoke all on function knowledge_private.hold_chunks(knowledge.versions, uuid[]) from public;
+comment on function knowledge_private.hold_chunks(knowledge.versions, integer, uuid[]) is
+'Puts the quarantined chunks of a version, as pair_chunks returned them, in the place of those of its document''s live one.';
+revoke all on function knowledge_private.hold_chunks(knowledge.versions, integer, uuid[]) from public;
 
 create function knowledge_private.move_chunks(document knowledge.documents, compartment_id integer)
 returns void
@@ -2609,7 +2760,7 @@ declare
     moved uuid;
 begin
     for moved in
-        select p.chunk_id from knowledge.positions as p
+        select p.chunk_id from knowledge.places as p
         where p.org_id = document.org_id and p.document_id = document.document_id
     loop
         update knowledge.chunks as c set compartment_id = move_chunks.compartment_id
@@ -2620,13 +2771,13 @@ begin
             knowledge_private.vector_table(model.model_id))
         using document.org_id, document.document_id, move_chunks.compartment_id;
     end loop;
-    update knowledge.positions as p set compartment_id = move_chunks.compartment_id
+    update knowledge.places as p set compartment_id = move_chunks.compartment_id
     where p.org_id = document.org_id and p.document_id = document.document_id;
 end
 $$;
 
 comment on function knowledge_private.move_chunks(knowledge.documents, integer) is
-'Moves the live chunks of a document, their positions and vectors into another compartment.';
+'Moves the live chunks of a document, their places and vectors into another compartment.';
 revoke all on function knowledge_private.move_chunks(knowledge.documents, integer) from public;
 
 create function knowledge_private.index_anew(version knowledge.versions)
@@ -2635,22 +2786,22 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    place record;
+    stored record;
     new_tsv tsvector;
     new_words integer;
 begin
-    for place in
-        select p.ordinal, c.chunk_id, c.heading, c.body
-        from knowledge.positions as p
+    for stored in
+        select p.place, c.chunk_id, c.heading, c.body
+        from knowledge.places as p
         inner join knowledge.chunks as c on c.org_id = p.org_id and c.chunk_id = p.chunk_id
         where p.org_id = version.org_id and p.document_id = version.document_id
     loop
-        new_tsv := knowledge_private.chunk_tsv(version.language, place.heading, place.body);
+        new_tsv := knowledge_private.chunk_tsv(version.language, stored.heading, stored.body);
         new_words := knowledge_private.count_words(new_tsv);
         update knowledge.chunks as c set tsv = new_tsv, words = new_words
-        where c.org_id = version.org_id and c.chunk_id = place.chunk_id;
-        update knowledge.positions as p set words = new_words
-        where p.org_id = version.org_id and p.document_id = version.document_id and p.ordinal = place.ordinal;
+        where c.org_id = version.org_id and c.chunk_id = stored.chunk_id;
+        update knowledge.places as p set words = new_words
+        where p.org_id = version.org_id and p.document_id = version.document_id and p.place = stored.place;
     end loop;
 end
 $$;
@@ -2659,61 +2810,121 @@ comment on function knowledge_private.index_anew(knowledge.versions) is
 'Indexes the live chunks of a version''s document in the version''s language.';
 revoke all on function knowledge_private.index_anew(knowledge.versions) from public;
 
-create function knowledge_private.place_chunks(
-    version knowledge.versions, compartment_id integer, chunk_ids uuid[], words integer[], placed boolean[]
+create function knowledge_private.unplace_chunks(
+    version knowledge.versions, loose int4multirange, base integer, first_ordinal integer, placed boolean[]
 )
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
+declare
+    stretch int4range;
 begin
-    -- A position that holds another chunk than it must is replaced; the others are left alone.
-    delete from knowledge.positions as p
-    where
-        p.org_id = version.org_id and p.document_id = version.document_id
-        and p.chunk_id is distinct from chunk_ids[p.ordinal + 1];
-    insert into knowledge.positions as p (
-        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
-    )
-    select
-        version.org_id, version.document_id, s.ordinal, chunk_ids[s.ordinal + 1], place_chunks.compartment_id,
-        s.content_hash, place_chunks.words[s.ordinal + 1], s.char_start, s.char_end, s.locator
-    from knowledge_private.staged(version) as s
-    where s.verdict = 'admitted' and not placed[s.ordinal + 1]
-    order by s.ordinal
-    on conflict (org_id, document_id, ordinal) do update
-    set
-        words = excluded.words, char_start = excluded.char_start, char_end = excluded.char_end,
-        locator = excluded.locator;
+    for stretch in select r from unnest(loose) as r loop
+        delete from knowledge.places as p
+        where
+            p.org_id = version.org_id and p.document_id = version.document_id
+            and p.place between lower(stretch) and coalesce(upper(stretch) - 1, 2147483647)
+            and placed[p.place - base - first_ordinal + 1] is not true;
+    end loop;
 end
 $$;
 
-comment on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[], boolean[]) is
-'Writes the positions of the admitted chunks of a version; chunk_ids, words and placed as pair_chunks returns them.';
-revoke all on function knowledge_private.place_chunks(knowledge.versions, integer, uuid[], integer[], boolean[]) from public;
+comment on function knowledge_private.unplace_chunks(knowledge.versions, int4multirange, integer, integer, boolean[]) is
+'Forgets the loose places that are not right already; arguments as lay_out and pair_chunks return them.';
+revoke all on function knowledge_private.unplace_chunks(
+    knowledge.versions, int4multirange, integer, integer, boolean[]
+) from public;
+
+create function knowledge_private.write_out(version knowledge.versions, kept knowledge_private.piece[], base integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    piece knowledge_private.piece;
+begin
+    foreach piece in array kept loop
+        if exists (
+            select from knowledge.places as p
+            where
+                p.org_id = version.org_id and p.document_id = version.document_id
+                and p.place between piece.place and piece.place + (piece.many - 1)
+                and (p.char_start + piece.shift < 0 or p.char_end + piece.shift >= 1000000000)
+        ) then
+            perform knowledge_private.fail('KB005', 'chunks were moved further than any text is long');
+        end if;
+        update knowledge.places as p
+        set
+            place = write_out.base + piece.ordinal + (p.place - piece.place), char_start = p.char_start + piece.shift,
+            char_end = p.char_end + piece.shift
+        where
+            p.org_id = version.org_id and p.document_id = version.document_id
+            and p.place between piece.place and piece.place + (piece.many - 1);
+    end loop;
+end
+$$;
+
+comment on function knowledge_private.write_out(knowledge.versions, knowledge_private.piece[], integer) is
+'Writes what a version keeps at base + its ordinal; arguments as lay_out returns them.';
+revoke all on function knowledge_private.write_out(knowledge.versions, knowledge_private.piece[], integer) from public;
+
+create function knowledge_private.place_chunks(
+    version knowledge.versions, compartment_id integer, base integer, first_ordinal integer, chunk_ids uuid[], placed boolean[]
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into knowledge.places (
+        org_id, document_id, place, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
+    )
+    select
+        s.org_id, version.document_id, base + s.ordinal, chunk_ids[s.ordinal - first_ordinal + 1],
+        place_chunks.compartment_id, s.content_hash, s.words, s.char_start, s.char_end, s.locator
+    from knowledge_private.staged_chunks as s
+    where
+        s.org_id = version.org_id and s.version_id = version.version_id and s.verdict = 'admitted'
+        and not placed[s.ordinal - first_ordinal + 1]
+    order by s.ordinal;
+end
+$$;
+
+comment on function knowledge_private.place_chunks(knowledge.versions, integer, integer, integer, uuid[], boolean[]) is
+'Writes where the chunks are that a version staged with their text; arguments as lay_out and pair_chunks return them.';
+revoke all on function knowledge_private.place_chunks(
+    knowledge.versions, integer, integer, integer, uuid[], boolean[]
+) from public;
 
 create function knowledge_private.publish(
     version knowledge.versions, document knowledge.documents, compartment_id integer, new_language boolean,
-    out kept integer, out embedded integer, out reused integer, out without_vector integer
+    out layout knowledge_private.piece[], out kept integer, out embedded integer, out reused integer,
+    out without_vector integer
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    laid record;
     pair record;
     chunk_ids uuid[];
     is_kept boolean[];
     chunk uuid;
+    counted int4multirange := '{[0,)}';
 begin
-    perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1);
+    laid := knowledge_private.lay_out(version, document.layout);
+    if document.compartment_id = publish.compartment_id and not new_language and not laid.written_out then
+        counted := laid.loose;
+    end if;
+    perform knowledge_private.count_chunks(version.org_id, version.document_id, document.compartment_id, -1, counted);
     if document.compartment_id <> publish.compartment_id then
         perform knowledge_private.move_chunks(document, publish.compartment_id);
     end if;
     if new_language then
         perform knowledge_private.index_anew(version);
     end if;
-    pair := knowledge_private.pair_chunks(version);
+    pair := knowledge_private.pair_chunks(version, laid.loose, laid.base);
     chunk_ids := pair.chunk_ids;
     is_kept := pair.kept;
 
@@ -2721,53 +2932,46 @@ begin
         org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
     )
     select
-        s.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, s.heading, s.body, s.tsv,
-        s.words, s.tokens, s.content_hash
+        s.org_id, chunk_ids[s.ordinal - pair.first_ordinal + 1], version.document_id, publish.compartment_id, s.heading,
+        s.body, s.tsv, s.words, s.tokens, s.content_hash
     from knowledge_private.staged_chunks as s
     where
         s.org_id = version.org_id and s.version_id = version.version_id and s.verdict = 'admitted'
-        and not is_kept[s.ordinal + 1]
+        and not is_kept[s.ordinal - pair.first_ordinal + 1]
     order by s.ordinal;
-    -- A text that stands in the document more often than before may have been staged without it.
-    insert into knowledge.chunks (
-        org_id, chunk_id, document_id, compartment_id, heading, body, tsv, words, tokens, content_hash
-    )
-    select
-        version.org_id, chunk_ids[s.ordinal + 1], version.document_id, publish.compartment_id, c.heading, c.body, c.tsv,
-        c.words, c.tokens, c.content_hash
-    from knowledge_private.staged(version) as s
-    cross join lateral (
-        select l.* from knowledge.chunks as l
-        where l.org_id = version.org_id and l.document_id = version.document_id and l.content_hash = s.content_hash
-        limit 1
-    ) as c
-    where not s.with_text and not is_kept[s.ordinal + 1];
 
-    kept := cardinality(array_positions(is_kept, true));
+    layout := laid.layout;
+    kept := cardinality(array_positions(is_kept, true)) + coalesce((select sum(k.many) from unnest(laid.kept) as k), 0);
     embedded := 0;
     reused := 0;
-    without_vector := cardinality(array_remove(chunk_ids, null));
+    without_vector := kept + cardinality(array_remove(chunk_ids, null)) - cardinality(array_positions(is_kept, true));
     if version.model_id is not null then
         -- Before the chunks that are gone go: one of them may have the vector.
         select v.embedded, v.reused into embedded, reused
-        from knowledge_private.publish_vectors(version, publish.compartment_id, chunk_ids, is_kept) as v;
+        from knowledge_private.publish_vectors(
+            version, publish.compartment_id, pair.first_ordinal, chunk_ids, is_kept) as v;
     end if;
 
     foreach chunk in array pair.gone loop
         delete from knowledge.chunks as c where c.org_id = version.org_id and c.chunk_id = chunk;
     end loop;
-    perform knowledge_private.hold_chunks(version, chunk_ids);
-    perform knowledge_private.place_chunks(version, publish.compartment_id, chunk_ids, pair.words, pair.placed);
+    perform knowledge_private.hold_chunks(version, pair.first_ordinal, chunk_ids);
+    perform knowledge_private.unplace_chunks(version, laid.loose, laid.base, pair.first_ordinal, pair.placed);
+    if laid.written_out then
+        perform knowledge_private.write_out(version, laid.kept, laid.base);
+    end if;
+    perform knowledge_private.place_chunks(
+        version, publish.compartment_id, laid.base, pair.first_ordinal, chunk_ids, pair.placed);
     if version.model_id is not null then
         without_vector := knowledge_private.queue_embeddings(version);
     end if;
-    perform knowledge_private.count_chunks(version.org_id, version.document_id, publish.compartment_id, 1);
+    perform knowledge_private.count_chunks(version.org_id, version.document_id, publish.compartment_id, 1, counted);
 end
 $$;
 
 comment on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) is
 'Makes the live chunks of a document those that its version staged, indexed anew where new_language; the caller has locked
-the compartment that it is in and the one that it goes into. Returns how many were
+the compartment that it is in and the one that it goes into. Returns how the document is laid out now, how many chunks were
 kept, how many got a new vector, how many the vector of another chunk with the same text, and how many have none.
 Each statement reads one table by its key: the planner knows too little of what was just staged to join well.';
 revoke all on function knowledge_private.publish(knowledge.versions, knowledge.documents, integer, boolean) from public;
@@ -3153,7 +3357,8 @@ create function knowledge.begin_version(
     source_version text default null,
     language text default null,
     fingerprint text default null,
-    options jsonb default '{}'
+    options jsonb default '{}',
+    outline bytea default null
 )
 returns table (
     version_id uuid,
@@ -3163,7 +3368,8 @@ returns table (
     lease_expires_at timestamptz,
     staged integer[],
     unembedded integer[],
-    live_chunks integer
+    live_chunks integer,
+    live_outline bytea
 )
 language plpgsql
 security definer
@@ -3226,6 +3432,7 @@ begin
     wanted.source_version := begin_version.source_version;
     wanted.content_hash := begin_version.content_hash;
     wanted.chunk_count := begin_version.chunk_count;
+    wanted.outline := begin_version.outline;
     wanted.visibility := begin_version.visibility;
     wanted.title := begin_version.title;
     wanted.uri := begin_version.uri;
@@ -3262,7 +3469,7 @@ begin
                 when live.model_id is null then array(select generate_series(0, live.chunk_count - 1))
                 else '{}'
             end,
-            live.chunk_count;
+            live.chunk_count, live.outline;
         return;
     end if;
 
@@ -3296,7 +3503,8 @@ begin
     on conflict (org_id, version_id) do update
     set
         source_version = excluded.source_version, audience = excluded.audience, visibility = excluded.visibility,
-        title = excluded.title, uri = excluded.uri, metadata = excluded.metadata, lease = excluded.lease,
+        title = excluded.title, uri = excluded.uri, metadata = excluded.metadata, outline = excluded.outline,
+        lease = excluded.lease,
         lease_holder = excluded.lease_holder, lease_expires_at = excluded.lease_expires_at
     returning v.* into version;
 
@@ -3305,12 +3513,12 @@ begin
         version.version_id, version.document_id, version.state, version.lease, version.lease_expires_at,
         array(select s.ordinal from knowledge_private.staged(version) as s order by s.ordinal),
         knowledge_private.unembedded(version),
-        coalesce(live.chunk_count, 0);
+        coalesce(live.chunk_count, 0), live.outline;
 end
 $$;
 
 comment on function knowledge.begin_version(
-    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb, bytea
 ) is
 'Begins or resumes a version of the document (source_type, source_id) of the context''s org and exact scope.
 content_hash is the caller''s digest of the chunked text: the same digest resumes an unfinished version and answers which
@@ -3320,14 +3528,16 @@ version has the ordinals 0 to chunk_count - 1. audience: whom the document is fo
 ''everyone''; required for a new document. What is omitted stays as it is (source_version, as long as the text does).
 language: text search configuration. fingerprint: of the embedder; omitted, the org''s model. options: lease_holder, a
 name by which a writer may resume its own version before the lease expires; allow_unembedded (true), do not call the live
-version incomplete for vectors that workers are still to make; resume (false), begin anew instead.
+version incomplete for vectors that workers are still to make; resume (false), begin anew instead. outline: what the writer
+wants to know of this edition when it makes the next; live_outline and live_chunks are those of the live version, which
+stays the same until this one is published or refused.
 KB005 malformed argument, KB006 unknown or missing audience, KB007 not the org''s model, KB010 another writer is at it,
 KB011 org offboarded.';
 revoke all on function knowledge.begin_version(
-    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb, bytea
 ) from public;
 grant execute on function knowledge.begin_version(
-    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb, bytea
 ) to knowledge_writer;
 
 -- ---- sql/60_ingest/21_stage_chunks.sql
@@ -3353,7 +3563,10 @@ begin
         perform knowledge_private.fail('KB005', problem);
     end if;
     batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
-    perform knowledge_private.unstage(version, batch, chunks);
+    perform knowledge_private.unstage_unchanged(version, (
+        select coalesce(range_agg(int4range(b, b, '[]')), '{}') from unnest(batch) as b
+    ));
+    perform knowledge_private.unstage_chunks(version, batch, chunks);
 
     insert into knowledge_private.staged_chunks (
         org_id, version_id, ordinal, verdict, reason, heading, body, tsv, words, tokens, content_hash, char_start, char_end,
@@ -3458,10 +3671,9 @@ create function knowledge.stage_unchanged(
     version_id uuid,
     lease bigint,
     ordinals integer[],
-    hashes bytea[],
-    char_starts integer[] default null,
-    char_ends integer[] default null,
-    locators text[] default null
+    live_ordinals integer[],
+    counts integer[],
+    shifts integer[] default null
 )
 returns integer[]
 language plpgsql
@@ -3470,63 +3682,93 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_unchanged.version_id, stage_unchanged.lease);
-    -- As content_hash begins.
-    salt constant bytea := convert_to(length(version.org_id) || ':' || version.org_id, 'UTF8');
+    live knowledge.versions;
     many constant integer := cardinality(ordinals);
-    unknown integer[];
+    batch int4multirange;
+    held integer[] := '{}';
+    texts int4multirange;
 begin
     if version.state = 'live' then
         perform knowledge_private.fail('KB008', 'this version is published already');
     end if;
-    if ordinals is null or hashes is null or cardinality(hashes) <> many
-        or cardinality(coalesce(char_starts, ordinals)) <> many or cardinality(coalesce(char_ends, ordinals)) <> many
-        or cardinality(coalesce(locators, ordinals::text[])) <> many
-        or (select count(distinct o) <> many or min(o) < 0 or max(o) >= version.chunk_count from unnest(ordinals) as o)
-        or exists (select from unnest(hashes) as h where h is null or length(h) <> 32)
+    select v.* into live
+    from knowledge.versions as v
+    where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live';
+    if ordinals is null or live_ordinals is null or counts is null
+        or (cardinality(live_ordinals), cardinality(counts), cardinality(coalesce(shifts, counts))) <> (many, many, many)
+        or exists (
+            select from unnest(ordinals, live_ordinals, counts, coalesce(shifts, counts)) as r (ordinal, live, many, shift)
+            where
+                (r.ordinal >= 0 and r.live >= 0 and r.many > 0 and r.shift is not null and r.ordinal < version.chunk_count
+                and r.many <= version.chunk_count - r.ordinal and r.live < live.chunk_count
+                and r.many <= live.chunk_count - r.live and abs(r.shift) < 1000000000) is not true
+        )
     then
-        perform knowledge_private.fail('KB005', 'give one sha256 for each ordinal, each ordinal once, and lists of one length');
+        perform knowledge_private.fail('KB005',
+            'give lists of one length; each run must be within the version and within the live one');
     end if;
-    perform knowledge_private.unstage(version, ordinals);
-    with asked as (
-        select a.*, sha256(salt || a.hash) as content_hash
-        from unnest(ordinals, hashes, char_starts, char_ends, locators)
-            as a (ordinal, hash, char_start, char_end, locator)
-    ),
-    known as (
-        select a.*
-        from asked as a
-        where
-            a.content_hash in (
-                select p.content_hash from knowledge.positions as p
-                where p.org_id = version.org_id and p.document_id = version.document_id
-            )
-            and not exists (
-                select from knowledge_private.staged_chunks as s
-                where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = a.ordinal
-            )
-    ),
-    kept as (
-        insert into knowledge_private.staged_unchanged
-        select
-            version.org_id, version.version_id, int4range(min(k.ordinal), max(k.ordinal), '[]'), array_agg(k.ordinal),
-            array_agg(k.content_hash), array_agg(k.char_start), array_agg(k.char_end), array_agg(k.locator)
-        from known as k
-        having count(*) > 0
-    )
-    select array_agg(a.ordinal order by a.ordinal) into unknown
-    from asked as a
-    where not exists (select from known as k where k.ordinal = a.ordinal);
-    return coalesce(unknown, '{}');
+    select coalesce(range_agg(int4range(r.ordinal, r.ordinal + r.many)), '{}') into batch
+    from unnest(ordinals, counts) as r (ordinal, many);
+    if (select sum(c) from unnest(counts) as c) <> (select sum(upper(b) - lower(b)) from unnest(batch) as b) then
+        perform knowledge_private.fail('KB005', 'an ordinal is in two runs');
+    end if;
+    perform knowledge_private.unstage_unchanged(version, batch);
+    -- A live ordinal without a place: its chunk was held back or left out.
+    if (live.report ->> 'quarantined')::integer + (live.report ->> 'rejected')::integer > 0 then
+        held := array(
+            select o.live
+            from unnest(live_ordinals, counts) as r (live, many)
+            cross join generate_series(r.live, r.live + r.many - 1) as o (live)
+            except
+            select p.ordinal from knowledge.positions as p
+            where p.org_id = version.org_id and p.document_id = version.document_id
+        );
+    end if;
+    select coalesce(range_agg(int4range(s.ordinal, s.ordinal, '[]')), '{}') into texts
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal <@ batch;
+    insert into knowledge_private.staged_unchanged (org_id, version_id, ordinals, live_ordinal, shift)
+    select version.org_id, version.version_id, u.ordinals, r.live + (lower(u.ordinals) - r.ordinal), coalesce(r.shift, 0)
+    from unnest(ordinals, live_ordinals, counts, shifts) as r (ordinal, live, many, shift)
+    cross join unnest(
+        int4multirange(int4range(r.ordinal, r.ordinal + r.many)) - texts - (
+            select coalesce(range_agg(int4range(h - r.live + r.ordinal, h - r.live + r.ordinal, '[]')), '{}')
+            from unnest(held) as h
+            where h between r.live and r.live + r.many - 1
+        )
+    ) as u (ordinals);
+    if (
+        select sum(upper(u.ordinals) - lower(u.ordinals)) from knowledge_private.staged_unchanged as u
+        where u.org_id = version.org_id and u.version_id = version.version_id
+    ) <> (
+        select sum(upper(o) - lower(o))
+        from (
+            select unnest(range_agg(int4range(u.live_ordinal, u.live_ordinal + upper(u.ordinals) - lower(u.ordinals)))) as o
+            from knowledge_private.staged_unchanged as u
+            where u.org_id = version.org_id and u.version_id = version.version_id
+        ) as u
+    ) then
+        perform knowledge_private.fail('KB005', 'a live chunk can be staged once only');
+    end if;
+    return array(
+        select h - r.live + r.ordinal as ordinal
+        from unnest(ordinals, live_ordinals, counts) as r (ordinal, live, many)
+        inner join unnest(held) as h on h between r.live and r.live + r.many - 1
+        where not (h - r.live + r.ordinal) <@ texts
+        order by ordinal
+    );
 end
 $$;
 
-comment on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[]) is
-'Stages chunks without sending their text, as far as the live version of the document has the same text. hashes[i], for
-ordinals[i], is the sha256 of: the length of the heading in bytes of UTF-8, ":", heading, body. char_starts, char_ends
-and locators as in stage_chunks. Returns the ordinals that are to be staged with their text, ascending.
-KB004 no such version, KB005 lists of different length, KB008 published already, KB009 lease lost, KB011 org offboarded.';
-revoke all on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[]) from public;
-grant execute on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[])
+comment on function knowledge.stage_unchanged(uuid, bigint, integer[], integer[], integer[], integer[]) is
+'Stages chunks without sending them: the live ones of the document live_ordinals[i] to live_ordinals[i] + counts[i] - 1 come
+again, heading, body and locator unchanged, as ordinals[i] and following, shifts[i] (omitted: 0) characters further back in
+the source. A chunk that is staged with its text stays so. Returns the ordinals that are to be staged with their text, because
+what stood there was quarantined or rejected, ascending.
+KB004 no such version, KB005 lists of different length, a run that is not within the version or within the live one, an
+ordinal or a live chunk twice, KB008 published already, KB009 lease lost, KB011 org offboarded.';
+revoke all on function knowledge.stage_unchanged(uuid, bigint, integer[], integer[], integer[], integer[]) from public;
+grant execute on function knowledge.stage_unchanged(uuid, bigint, integer[], integer[], integer[], integer[])
 to knowledge_writer;
 
 -- ---- sql/60_ingest/22_store_embeddings.sql
@@ -3669,7 +3911,7 @@ begin
                 'Stage what is missing; stage_chunks tells which ordinals need a vector.');
         end if;
 
-        update knowledge.versions as v set state = 'superseded', ended_at = now()
+        update knowledge.versions as v set state = 'superseded', ended_at = now(), outline = null
         where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live';
         perform knowledge_private.end_version(version, 'live');
         update knowledge.versions as v
@@ -3679,7 +3921,7 @@ begin
         returning v.* into version;
         update knowledge.documents as d
         set
-            compartment_id = target, live_version = version.version_id, title = coalesce(version.title, d.title),
+            compartment_id = target, live_version = version.version_id, layout = done.layout, title = coalesce(version.title, d.title),
             uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
             updated_at = now()
         where d.org_id = version.org_id and d.document_id = version.document_id;
@@ -3862,7 +4104,8 @@ returns table (
     visibility text,
     audience text[],
     language text,
-    chunks integer
+    chunks integer,
+    outline bytea
 )
 language plpgsql
 stable
@@ -3874,7 +4117,8 @@ declare
 begin
     return query
     select
-        v.version_id, d.document_id, v.source_version, v.content_hash, c.visibility, c.audience, c.language, v.chunk_count
+        v.version_id, d.document_id, v.source_version, v.content_hash, c.visibility, c.audience, c.language, v.chunk_count,
+        v.outline
     from knowledge.documents as d
     inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version
     inner join knowledge.compartments as c on c.org_id = d.org_id and c.compartment_id = d.compartment_id
@@ -3888,7 +4132,7 @@ $$;
 comment on function knowledge.live_version(text, text) is
 'What a writer published last as this document of the context''s org and exact scope, whether or not the context may read it:
 no row when nothing is live. For a writer that can tell by source_version or content_hash that there is nothing to do before
-it makes chunks. KB001, KB002 context.';
+it makes chunks. outline: what begin_version was given. KB001, KB002 context.';
 revoke all on function knowledge.live_version(text, text) from public;
 grant execute on function knowledge.live_version(text, text) to knowledge_writer;
 
@@ -4239,13 +4483,15 @@ begin
         held.org_id, held.chunk_id, held.document_id, compartment.compartment_id, held.heading, held.body, tsv,
         knowledge_private.count_words(tsv), held.tokens, held.content_hash
     );
-    insert into knowledge.positions (
-        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
+    insert into knowledge.places (
+        org_id, document_id, place, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
     )
-    values (
-        held.org_id, held.document_id, held.ordinal, held.chunk_id, compartment.compartment_id, held.content_hash,
-        knowledge_private.count_words(tsv), held.char_start, held.char_end, held.locator
-    );
+    select
+        held.org_id, held.document_id, s.place, held.chunk_id, compartment.compartment_id, held.content_hash,
+        knowledge_private.count_words(tsv), held.char_start - s.shift, held.char_end - s.shift, held.locator
+    from knowledge.documents as d
+    cross join knowledge_private.pieces(d.layout, held.ordinal, held.ordinal) as s
+    where d.org_id = held.org_id and d.document_id = held.document_id;
     update knowledge.compartments as c
     set chunks = c.chunks + 1, words = c.words + knowledge_private.count_words(tsv)
     where c.org_id = held.org_id and c.compartment_id = compartment.compartment_id;
@@ -5666,7 +5912,8 @@ begin
     return query
     select
         r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
-        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, p.locator, d.metadata,
+        m.visibility, d.title, d.uri, c.heading, c.body, (l.piece).ordinal + (p.place - (l.piece).place), p.char_start + (l.piece).shift,
+        p.char_end + (l.piece).shift, p.locator, d.metadata,
         r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
     from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
@@ -5675,11 +5922,12 @@ begin
         select t.* from knowledge.chunks as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
     ) as c
     cross join lateral (
-        select t.* from knowledge.positions as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
+        select t.* from knowledge.places as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
     ) as p
     cross join lateral (
         select t.* from knowledge.documents as t where t.org_id = org and t.document_id = c.document_id offset 0
     ) as d
+    cross join lateral (select knowledge_private.piece_at(d.layout, p.place) as piece offset 0) as l
     cross join lateral (
         select t.* from knowledge.versions as t where t.org_id = org and t.version_id = d.live_version offset 0
     ) as n
@@ -5993,31 +6241,44 @@ begin
     end if;
     return query
     with hit as materialized (
-        select h.place, p.document_id, p.ordinal
-        from unnest(passages.chunk_ids) with ordinality as h (chunk_id, place)
+        select h.rank, p.document_id, (l.piece).ordinal + (p.place - (l.piece).place) as ordinal, d.layout
+        from unnest(passages.chunk_ids) with ordinality as h (chunk_id, rank)
         cross join lateral (
-            select t.* from knowledge.positions as t
+            select t.* from knowledge.places as t
             where t.org_id = asking.org_id and t.chunk_id = h.chunk_id and t.compartment_id = any (readable) offset 0
         ) as p
+        cross join lateral (
+            select t.* from knowledge.documents as t
+            where t.org_id = asking.org_id and t.document_id = p.document_id offset 0
+        ) as d
+        cross join lateral (select knowledge_private.piece_at(d.layout, p.place) as piece offset 0) as l
     ),
     around as (
-        select p.document_id, p.ordinal, min(h.place) as place, min(h.place) filter (where h.ordinal = p.ordinal) as own
+        select
+            h.document_id, p.ordinal, p.place, p.shift, min(h.rank) as rank,
+            min(h.rank) filter (where h.ordinal = p.ordinal) as own
         from hit as h
         cross join lateral (
-            select t.* from knowledge.positions as t
-            where
-                t.org_id = asking.org_id and t.document_id = h.document_id
-                and t.ordinal between h.ordinal - passages.neighbours and h.ordinal + passages.neighbours
+            select s.ordinal + (t.place - s.place) as ordinal, t.place, s.shift
+            from knowledge_private.pieces(
+                h.layout, h.ordinal - passages.neighbours, h.ordinal + passages.neighbours) as s
+            cross join lateral (
+                select t.place from knowledge.places as t
+                where
+                    t.org_id = asking.org_id and t.document_id = h.document_id
+                    and t.place between s.place and s.place + (s.many - 1)
+                offset 0
+            ) as t
             offset 0
         ) as p
-        group by p.document_id, p.ordinal
+        group by h.document_id, p.ordinal, p.place, p.shift
     ),
     -- Ordinals that follow each other without a gap are one passage.
     runs as (
         select a.*, a.ordinal - row_number() over (partition by a.document_id order by a.ordinal) as run from around as a
     )
     select
-        (row_number() over (order by min(r.place)))::integer,
+        (row_number() over (order by min(r.rank)))::integer,
         r.document_id, d.source_type, d.source_id, d.title, d.uri,
         (array_agg(c.heading order by r.own nulls last, r.ordinal))[1],
         string_agg(c.body, E'\n\n' order by r.ordinal),
@@ -6026,13 +6287,13 @@ begin
         array_agg(c.chunk_id order by r.ordinal)
     from runs as r
     cross join lateral (
-        select p.chunk_id, p.char_start, p.char_end, p.locator, t.heading, t.body
-        from knowledge.positions as p
+        select p.chunk_id, p.char_start + r.shift as char_start, p.char_end + r.shift as char_end, p.locator, t.heading, t.body
+        from knowledge.places as p
         cross join lateral (
             select k.heading, k.body from knowledge.chunks as k
             where k.org_id = p.org_id and k.chunk_id = p.chunk_id offset 0
         ) as t
-        where p.org_id = asking.org_id and p.document_id = r.document_id and p.ordinal = r.ordinal offset 0
+        where p.org_id = asking.org_id and p.document_id = r.document_id and p.place = r.place offset 0
     ) as c
     cross join lateral (
         select t.* from knowledge.documents as t where t.org_id = asking.org_id and t.document_id = r.document_id offset 0
@@ -6150,7 +6411,7 @@ begin
     end loop;
     counted := 0;
     for chunk in
-        select p.chunk_id from knowledge.positions as p
+        select p.chunk_id from knowledge.places as p
         where p.org_id = asking.org_id and p.document_id = any (documents)
     loop
         delete from knowledge.chunks as c where c.org_id = asking.org_id and c.chunk_id = chunk;
@@ -6849,4 +7110,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'a587062969bb98aead1e5fcde79cde4b067344a9a2e6c3ec8f6a9ebc20361703', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'd5cdfb35423e81955bff9e80a22e797ee9cfcab0b32b603bc4abf618cd2bd2e6', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -35,7 +35,7 @@ from .errors import (
     database_errors,
     error_text,
 )
-from .staging import Digests, Parts, embedded_text
+from .staging import Given, Outline, Parts, Split, embedded_text
 from .types import (
     Context,
     Deletion,
@@ -69,8 +69,8 @@ Reranker = Callable[[str, Sequence[str]], Sequence[float]]
 Admission = Callable[[Chunk], "Verdict | None"]
 # How often a document is completed again because vectors it reused went away before it was live.
 _REPEATS = 5
-# How many hashes are sent at a time where a document has a live version.
-_HASHES = 10_000
+# From how many characters on it is quicker to ask for the outline of what is live before splitting.
+_LONG_TEXT = 100_000
 # How often one batch is given to an embedder that asks for time, and how long it may ask for.
 _ATTEMPTS = 4
 _LONGEST_PAUSE = 60.0
@@ -169,17 +169,13 @@ class Knowledge:
         """
         if batch_size < 1 or concurrency < 1 or (max_batches is not None and max_batches < 1):
             raise InvalidArgument("batch_size, concurrency and max_batches must be at least 1")
-        digests = Digests()
-        parts: Sequence[Chunk]
+        parts: Parts
         if chunks is None:
-            parts = Parts(text, format, digests.add)
+            known = self._live_outline(source_type, source_id) if len(text) >= _LONG_TEXT else None
+            parts = Split(text, format, known.counts() if known else {})
         else:
-            parts = chunks
-            for n, chunk in enumerate(chunks):
-                if chunk.ordinal != n:
-                    raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
-                digests.add(chunk)
-        if not parts:
+            parts = Given(chunks)
+        if not len(parts):
             raise InvalidArgument("the document has no text")
         embedder = None if allow_unembedded else self._embedder
         fingerprint = self._embedder.fingerprint if self._embedder else None
@@ -192,8 +188,9 @@ class Knowledge:
             wait,
             source_type=source_type,
             source_id=source_id,
-            content_hash=digests.whole,
+            content_hash=parts.outline.digest,
             chunk_count=len(parts),
+            outline=parts.outline.data,
             audience=_names("audience", audience),
             visibility=visibility,
             title=title,
@@ -207,7 +204,7 @@ class Knowledge:
         if version["state"] == "live":
             return _report(version, parts, complete=not version["unembedded"], live=True)
         with self._held(version):
-            todo = self._todo(version, parts, digests)
+            todo = self._todo(version, parts)
             ordinals = sorted(todo | set(version["unembedded"]))
             batches = [ordinals[n : n + batch_size] for n in range(0, len(ordinals), batch_size)]
             done = len(parts) - len(ordinals)
@@ -283,6 +280,11 @@ class Knowledge:
         rows = self._call(query, source_type, source_id)
         return from_row(LiveVersion, rows[0]) if rows else None
 
+    def _live_outline(self, source_type: str, source_id: str) -> Outline | None:
+        query = "select v.outline from knowledge.live_version(%s, %s) as v"
+        rows = self._call(query, source_type, source_id)
+        return Outline(rows[0]["outline"]) if rows else None
+
     def _begin(self, wait: float, **arguments: Any) -> Row:
         given = {name: value for name, value in arguments.items() if value is not None}
         query = _named_call("begin_version", given)
@@ -318,28 +320,21 @@ class Knowledge:
             None if error is None else error_text(error),
         )
 
-    def _todo(self, version: Row, parts: Sequence[Chunk], digests: Digests) -> set[int]:
+    def _todo(self, version: Row, parts: Parts) -> set[int]:
         """The ordinals whose text is to be staged; what is live in the document is not."""
-        staged = set(version["staged"])
-        todo = [n for n in range(len(parts)) if n not in staged]
-        if not version["live_chunks"]:
-            return set(todo)
-        unknown: set[int] = set()
-        for start in range(0, len(todo), _HASHES):
-            slice_ = todo[start : start + _HASHES]
-            chunks = [parts[n] for n in slice_]
+        todo = set(range(len(parts))).difference(version["staged"])
+        runs = parts.outline.unchanged(Outline(version["live_outline"]))
+        if runs:
             (row,) = self._call(
-                "select knowledge.stage_unchanged(%s, %s, %s, %b, %s, %s, %s) as unknown",
+                "select knowledge.stage_unchanged(%s, %s, %s, %s, %s, %s) as unknown",
                 version["version_id"],
                 version["lease"],
-                slice_,
-                [digests[n] for n in slice_],
-                [chunk.char_start for chunk in chunks],
-                [chunk.char_end for chunk in chunks],
-                [chunk.locator for chunk in chunks],
+                *map(list, zip(*runs, strict=True)),
             )
-            unknown.update(row["unknown"])
-        return unknown
+            for run in runs:
+                todo.difference_update(range(run.ordinal, run.ordinal + run.chunks))
+            todo.update(row["unknown"])
+        return todo
 
     def _finalize(self, version: Row, allow_unembedded: bool) -> IngestReport:
         (report,) = self._call(
@@ -764,7 +759,7 @@ class _Transfer:
 
 
 def _report(
-    version: Row, parts: Sequence[Chunk], *, complete: bool, live: bool, new: int = 0
+    version: Row, parts: Parts, *, complete: bool, live: bool, new: int = 0
 ) -> IngestReport:
     """Of an ingest that published nothing: it is live already, or not yet."""
     return from_row(

@@ -1,41 +1,180 @@
-"""What the driver keeps of a document that it ingests: digests, and where each chunk is."""
+"""What the driver keeps of a document that it ingests, and how it finds what has not changed.
+
+The outline of a document is a list of stretches: of each a digest, how many chunks it has and
+where it starts. A stretch is a section of the text, or, where sections are long or the chunks are
+the caller's own, a single chunk. It goes to the database with the document and comes back when the
+next edition is begun: a section whose digest is in it is neither split nor sent.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Literal, overload
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, overload
 
-from .chunking import Chunk, iter_chunks
+from .chunking import DEFAULT_MAX_CHARS, Chunk, Section, Splitter
 from .errors import InvalidArgument
 
-__all__ = ["Digests", "Parts", "embedded_text"]
+__all__ = ["Given", "Outline", "Parts", "Run", "Split", "embedded_text"]
+
+# Longer sections are outlined chunk by chunk, so that an edit costs no more than so much.
+_LONG_SECTION = 32 * DEFAULT_MAX_CHARS
+# Goes into every digest: another way to split a text must not take the old chunks for its own.
+_SPLITTER = "1"
 
 
-class Parts(Sequence[Chunk]):
-    """The chunks of a text by their ranges; each is cut out of the text again when it is asked for.
+class Run(NamedTuple):
+    """So many chunks from ordinal on are those of the live version from live_ordinal on, shift
+    characters further back."""
 
-    So a document of 100,000 chunks costs a few bytes a chunk beside its text.
+    ordinal: int
+    live_ordinal: int
+    chunks: int
+    shift: int
+
+
+class Outline:
+    """The stretches of a document, in order; see the module."""
+
+    _HEAD = b"pg_knowledge outline 1\n"
+    _STRETCH = struct.Struct("<16sII")  # digest, number of chunks, first character
+
+    def __init__(self, data: bytes | None = None) -> None:
+        """data: ``data`` of another; of anything else this is an outline without stretches."""
+        self._data = bytearray(self._HEAD)
+        if data and data.startswith(self._HEAD):
+            whole = (len(data) - len(self._HEAD)) // self._STRETCH.size * self._STRETCH.size
+            self._data += data[len(self._HEAD) : len(self._HEAD) + whole]
+
+    def add(self, digest: bytes, chunks: int, start: int) -> None:
+        """digest: 16 bytes. start: one that no text can have is for the database to refuse."""
+        self._data += self._STRETCH.pack(digest, chunks, min(max(start, 0), 2**32 - 1))
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self._data)
+
+    @property
+    def digest(self) -> str:
+        """sha256 in hex: documents with the same one have the same chunks."""
+        return hashlib.sha256(self._data).hexdigest()
+
+    def __iter__(self) -> Iterator[tuple[bytes, int, int]]:
+        return self._STRETCH.iter_unpack(memoryview(self._data)[len(self._HEAD) :])
+
+    def counts(self) -> dict[bytes, int]:
+        """How many chunks the stretches have, by digest."""
+        return {digest: chunks for digest, chunks, _ in self}
+
+    def unchanged(self, live: Outline) -> list[Run]:
+        """What is in the live outline too. A stretch that it has several times pairs first with
+        first, but what follows a pair pairs with what follows there."""
+        places: dict[bytes, list[int]] = {}
+        old: list[tuple[int, int, int]] = []  # ordinal, chunks, start
+        ordinal = 0
+        for place, (digest, chunks, start) in enumerate(live):
+            places.setdefault(digest, []).append(place)
+            old.append((ordinal, chunks, start))
+            ordinal += chunks
+        used = bytearray(len(old) + 1)
+        runs: list[Run] = []
+        following = ordinal = 0
+        for digest, chunks, start in self:
+            known = places.get(digest, ())
+            if len(known) > 1:
+                following_is_free = following in known and not used[following]
+                free = (place for place in known if not used[place])
+                place = following if following_is_free else next(free, -1)
+            else:
+                place = known[0] if known and not used[known[0]] else -1
+            if place >= 0 and old[place][1] == chunks:
+                used[place] = 1
+                following = place + 1
+                live_ordinal, _, live_start = old[place]
+                shift = start - live_start
+                last = runs[-1] if runs else None
+                if (
+                    last
+                    and last.shift == shift
+                    and last.ordinal + last.chunks == ordinal
+                    and last.live_ordinal + last.chunks == live_ordinal
+                ):
+                    runs[-1] = last._replace(chunks=last.chunks + chunks)
+                else:
+                    runs.append(Run(ordinal, live_ordinal, chunks, shift))
+            ordinal += chunks
+        return runs
+
+
+class Parts(Protocol):
+    """The chunks of a document, and their outline."""
+
+    outline: Outline
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+
+
+class Split(Sequence[Chunk]):
+    """The chunks of a text, each cut out of it when it is asked for.
+
+    So a document of 100,000 chunks costs a few bytes a chunk beside its text. InvalidArgument for
+    a text that PostgreSQL cannot take: with NUL or a lone surrogate.
     """
 
     def __init__(
-        self, text: str, format: Literal["markdown", "text"], see: Callable[[Chunk], None]
+        self, text: str, format: Literal["markdown", "text"], known: Mapping[bytes, int]
     ) -> None:
-        """see: called with each chunk once, in order."""
-        self._text = text
-        self._numbers = array("q")  # char_start, char_end, tokens, number of the heading
-        self._headings: list[str] = []
-        for chunk in iter_chunks(text, format=format):
-            see(chunk)
-            if not self._headings or self._headings[-1] != chunk.heading:
-                self._headings.append(chunk.heading)
-            self._numbers.extend(
-                (chunk.char_start, chunk.char_end, chunk.tokens, len(self._headings) - 1)
-            )
+        """known: numbers of chunks by digest; a section that is in it is not split for now."""
+        if "\0" in text:
+            raise InvalidArgument("text must not have NUL characters")
+        self._splitter = Splitter(text, format=format)
+        self._sections: list[Section] = []
+        self._firsts = array("q")  # by section: the ordinal of its first chunk
+        self._ranges: list[array[int] | None] = []  # by section: start and end of each chunk
+        self._count = 0
+        self.outline = Outline()
+        for section in self._splitter.sections():
+            try:
+                self._add(text, format, section, known)
+            except UnicodeEncodeError as error:
+                raise InvalidArgument("text must not have lone surrogates") from error
+
+    def _add(self, text: str, format: str, section: Section, known: Mapping[bytes, int]) -> None:
+        start, body, end, opaque, trail = section
+        ranges = None
+        if end - start > _LONG_SECTION:
+            ranges = self._split(section)
+            chunks = len(ranges) // 2
+            for n in range(0, len(ranges), 2):
+                digest = _digest(trail, text[ranges[n] : ranges[n + 1]])
+                self.outline.add(digest, 1, ranges[n])
+        else:
+            inner = [(first - start, last - start) for first, last in opaque] if opaque else ""
+            digest = _digest(f"{format} {body - start} {inner} {trail}", text[start:end])
+            chunks = known.get(digest, 0)
+            if not chunks:
+                ranges = self._split(section)
+                chunks = len(ranges) // 2
+            if chunks:
+                self.outline.add(digest, chunks, start)
+        if chunks:
+            self._sections.append(section)
+            self._firsts.append(self._count)
+            self._ranges.append(ranges)
+            self._count += chunks
+
+    def _split(self, section: Section) -> array[int]:
+        return array("q", [edge for pair in self._splitter.ranges(section) for edge in pair])
 
     def __len__(self) -> int:
-        return len(self._numbers) // 4
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Chunk: ...
@@ -46,43 +185,47 @@ class Parts(Sequence[Chunk]):
             return [self[n] for n in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        start, end, tokens, heading = self._numbers[4 * index : 4 * index + 4]
-        return Chunk(index, self._headings[heading], self._text[start:end], start, end, tokens)
+        at = bisect_right(self._firsts, index) - 1
+        section = self._sections[at]
+        ranges = self._ranges[at]
+        if ranges is None:
+            ranges = self._ranges[at] = self._split(section)
+        n = 2 * (index - self._firsts[at])
+        return self._splitter.chunk(section, index, ranges[n], ranges[n + 1])
 
 
-class Digests:
-    """Of each chunk the sha256 that ``stage_unchanged`` compares, and one of all of them.
+class Given(Sequence[Chunk]):
+    """Chunks that the caller made; InvalidArgument when their ordinals are not 0, 1, 2 …, or for
+    text that PostgreSQL cannot take."""
 
-    ``add`` takes the chunks in order; InvalidArgument for text that PostgreSQL cannot take: with
-    NUL or a lone surrogate.
-    """
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+        self.outline = Outline()
+        for n, chunk in enumerate(chunks):
+            if chunk.ordinal != n:
+                raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
+            if "\0" in chunk.heading or "\0" in chunk.body:
+                raise InvalidArgument("text must not have NUL characters")
+            length = chunk.char_end - chunk.char_start
+            try:
+                digest = _digest(f"{length} {chunk.locator or ''}\0{chunk.heading}", chunk.body)
+            except UnicodeEncodeError as error:
+                raise InvalidArgument("text must not have lone surrogates") from error
+            self.outline.add(digest, 1, chunk.char_start)
 
-    def __init__(self) -> None:
-        self._hashes = bytearray()
-        self._whole = hashlib.sha256()
+    def __len__(self) -> int:
+        return len(self._chunks)
 
-    def add(self, chunk: Chunk) -> None:
-        digest = _text_hash(chunk.heading, chunk.body)
-        self._hashes += digest
-        where = f"{chunk.char_start}:{chunk.char_end}:{chunk.locator or ''}:"
-        self._whole.update(where.encode() + digest)
-
-    @property
-    def whole(self) -> str:
-        return self._whole.hexdigest()
-
-    def __getitem__(self, ordinal: int) -> bytes:
-        return bytes(self._hashes[32 * ordinal : 32 * ordinal + 32])
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        return self._chunks[index]
 
 
-def _text_hash(heading: str, body: str) -> bytes:
-    if "\0" in heading or "\0" in body:
-        raise InvalidArgument("text must not have NUL characters")
-    try:
-        head = heading.encode()
-        return hashlib.sha256(b"%d:%b%b" % (len(head), head, body.encode())).digest()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument("text must not have lone surrogates") from error
+def _digest(head: str, text: str) -> bytes:
+    return hashlib.sha256(f"{_SPLITTER} {len(head)} {head}{text}".encode()).digest()[:16]
 
 
 def embedded_text(heading: str, body: str) -> str:

@@ -1,5 +1,16 @@
 -- Documents and their versions. A document has a compartment exactly while it has a live version.
 
+create type knowledge_private.piece as (
+    ordinal integer,
+    place integer,
+    many integer,
+    shift integer
+);
+
+comment on type knowledge_private.piece is
+'A stretch of a document: the chunks ordinal to ordinal + many - 1 are stored at place to place + many - 1, with characters
+that count shift less than they stand at.';
+
 create table knowledge.documents (
     org_id text collate "C" not null references knowledge.orgs (org_id),
     document_id uuid not null,
@@ -8,6 +19,7 @@ create table knowledge.documents (
     source_id text collate "C" not null,
     compartment_id integer,
     live_version uuid,
+    layout knowledge_private.piece[],
     title text not null default '',
     uri text,
     metadata jsonb not null default '{}' check (jsonb_typeof(metadata) = 'object'),
@@ -32,6 +44,8 @@ comment on column knowledge.documents.source_type is 'Kind of source.';
 comment on column knowledge.documents.source_id is 'Its name there: a path, a key, an address.';
 comment on column knowledge.documents.compartment_id is 'Where its chunks are; null until something is live.';
 comment on column knowledge.documents.live_version is 'The version that is searched; null until something is live.';
+comment on column knowledge.documents.layout is
+'Its pieces in order, so that what an edit only moves is not written again; null: each chunk''s place is its ordinal.';
 comment on column knowledge.documents.title is 'Title for citations.';
 comment on column knowledge.documents.uri is 'Where a person can open it.';
 comment on column knowledge.documents.metadata is 'A json object to filter by.';
@@ -46,6 +60,7 @@ create table knowledge.versions (
     source_version text,
     content_hash text not null,
     chunk_count integer not null check (chunk_count > 0),
+    outline bytea,
     model_id integer references knowledge.models (model_id),
     audience text[] collate "C",
     visibility text collate "C",
@@ -78,6 +93,8 @@ comment on column knowledge.versions.state is 'ingesting, live, superseded or ab
 comment on column knowledge.versions.source_version is 'What the source calls this state of the document.';
 comment on column knowledge.versions.content_hash is 'The writer''s digest of the chunked text: the same digest resumes.';
 comment on column knowledge.versions.chunk_count is 'How many chunks it must have: ordinals 0 to chunk_count - 1.';
+comment on column knowledge.versions.outline is
+'What its writer wants to know of it when the next edition comes; null where it is neither live nor being ingested.';
 comment on column knowledge.versions.model_id is 'The model its vectors are of; null: for words only.';
 comment on column knowledge.versions.audience is 'Declared audience, sorted; null keeps the document''s.';
 comment on column knowledge.versions.visibility is 'Declared visibility; null keeps the document''s.';

@@ -1,5 +1,5 @@
--- What is searched: live chunks only. Their text, their position and (made by register_model) their vectors are three
--- tables, so that a chunk that moves within its document rewrites one narrow row and no index of text or vectors.
+-- What is searched: live chunks only. Their text, their place and (made by register_model) their vectors are three
+-- tables, so that what moves a chunk within its document rewrites one narrow row at most and no index of text or vectors.
 
 create table knowledge.chunks (
     org_id text collate "C" not null,
@@ -37,10 +37,10 @@ comment on column knowledge.chunks.tokens is 'Length in tokens as the writer cou
 comment on column knowledge.chunks.content_hash is
 'sha256 of org, heading and body: the key for reuse, which never meets another org''s.';
 
-create table knowledge.positions (
+create table knowledge.places (
     org_id text collate "C" not null,
     document_id uuid not null,
-    ordinal integer not null check (ordinal >= 0),
+    place integer not null check (place >= 0),
     chunk_id uuid not null,
     compartment_id integer not null,
     content_hash bytea not null,
@@ -48,22 +48,49 @@ create table knowledge.positions (
     char_start integer,
     char_end integer,
     locator text,
-    primary key (org_id, document_id, ordinal),
+    primary key (org_id, document_id, place),
     foreign key (org_id, document_id) references knowledge.documents (org_id, document_id),
     foreign key (org_id, chunk_id) references knowledge.chunks (org_id, chunk_id) on delete cascade
 ) with (fillfactor = 80);
 
-create unique index positions_chunk on knowledge.positions (chunk_id, org_id);
+create unique index places_chunk on knowledge.places (chunk_id, org_id);
 
-comment on table knowledge.positions is 'Where each live chunk stands in its document.';
+comment on table knowledge.places is
+'Where each live chunk stands, as it was written; documents.layout says where that is in the document now: see positions.';
+comment on column knowledge.places.org_id is 'The tenant.';
+comment on column knowledge.places.document_id is 'The document.';
+comment on column knowledge.places.place is 'Its ordinal, where documents.layout says nothing else.';
+comment on column knowledge.places.chunk_id is 'The chunk.';
+comment on column knowledge.places.compartment_id is 'The compartment of the document.';
+comment on column knowledge.places.content_hash is 'As in chunks, so that comparing a document reads no text.';
+comment on column knowledge.places.words is 'As in chunks, so that counting a document reads no text.';
+comment on column knowledge.places.char_start is 'First character in the source, from 0, less the shift of its piece.';
+comment on column knowledge.places.char_end is 'One after the last character in the source, less the same.';
+comment on column knowledge.places.locator is 'Where it is in the original, for a citation: "page 3".';
+
+create view knowledge.positions with (security_invoker = true) as
+select
+    p.org_id,
+    p.document_id,
+    s.ordinal + (p.place - s.place) as ordinal,
+    p.chunk_id,
+    p.compartment_id,
+    p.char_start + s.shift as char_start,
+    p.char_end + s.shift as char_end,
+    p.locator
+from knowledge.documents as d
+cross join lateral unnest(coalesce(d.layout, '{"(0,0,2147483647,0)"}')) as s
+inner join knowledge.places as p
+    on p.org_id = d.org_id and p.document_id = d.document_id and p.place between s.place and s.place + (s.many - 1);
+
+comment on view knowledge.positions is
+'Where each live chunk stands in its document. Readers see those in compartments that they may open.';
 comment on column knowledge.positions.org_id is 'The tenant.';
 comment on column knowledge.positions.document_id is 'The document.';
 comment on column knowledge.positions.ordinal is
 '0, 1, 2 … within the document; what was quarantined or rejected leaves a gap.';
 comment on column knowledge.positions.chunk_id is 'The chunk.';
 comment on column knowledge.positions.compartment_id is 'The compartment of the document.';
-comment on column knowledge.positions.content_hash is 'As in chunks, so that comparing a document reads no text.';
-comment on column knowledge.positions.words is 'As in chunks, so that counting a document reads no text.';
 comment on column knowledge.positions.char_start is 'First character in the source, from 0.';
 comment on column knowledge.positions.char_end is 'One after the last character in the source.';
 comment on column knowledge.positions.locator is 'Where it is in the original, for a citation: "page 3".';
@@ -103,31 +130,25 @@ comment on column knowledge_private.staged_chunks.char_start is 'As in positions
 comment on column knowledge_private.staged_chunks.char_end is 'As in positions.';
 comment on column knowledge_private.staged_chunks.locator is 'As in positions.';
 
--- What is unchanged is staged without its text, a batch in a row.
+-- What is unchanged is staged without its text, a run of chunks in a row.
 create table knowledge_private.staged_unchanged (
     org_id text collate "C" not null,
     version_id uuid not null,
-    span int4range not null,
-    ordinals integer[] not null,
-    content_hashes bytea[] not null,
-    char_starts integer[] not null,
-    char_ends integer[] not null,
-    locators text[] not null,
+    ordinals int4range not null,
+    live_ordinal integer not null,
+    shift integer not null,
     foreign key (org_id, version_id) references knowledge.versions (org_id, version_id) on delete cascade
 );
 
 create index staged_unchanged_version on knowledge_private.staged_unchanged (version_id, org_id);
 
 comment on table knowledge_private.staged_unchanged is
-'The chunks of versions that are being ingested whose text is live in the document already; parallel arrays.';
+'The chunks of versions that are being ingested which are live in the document already.';
 comment on column knowledge_private.staged_unchanged.org_id is 'The tenant.';
 comment on column knowledge_private.staged_unchanged.version_id is 'The version.';
-comment on column knowledge_private.staged_unchanged.span is 'From the lowest to the highest of them.';
-comment on column knowledge_private.staged_unchanged.ordinals is 'Positions in the document.';
-comment on column knowledge_private.staged_unchanged.content_hashes is 'As in chunks.';
-comment on column knowledge_private.staged_unchanged.char_starts is 'As in positions.';
-comment on column knowledge_private.staged_unchanged.char_ends is 'As in positions.';
-comment on column knowledge_private.staged_unchanged.locators is 'As in positions.';
+comment on column knowledge_private.staged_unchanged.ordinals is 'Which chunks of the version.';
+comment on column knowledge_private.staged_unchanged.live_ordinal is 'Which chunk of the live version the first of them is.';
+comment on column knowledge_private.staged_unchanged.shift is 'By how many characters they have moved back in the source.';
 
 -- A table of its own: storing a vector writes no text again. They are of the version's model, so of no fixed length.
 create table knowledge_private.staged_vectors (
@@ -158,7 +179,7 @@ comment on type knowledge_private.measured is 'A chunk and how well it fits a qu
 alter table knowledge.documents alter column org_id set statistics 0;
 alter table knowledge.versions alter column org_id set statistics 0;
 alter table knowledge.chunks alter column org_id set statistics 0;
-alter table knowledge.positions alter column org_id set statistics 0;
+alter table knowledge.places alter column org_id set statistics 0;
 alter table knowledge_private.staged_chunks alter column org_id set statistics 0;
 alter table knowledge_private.staged_unchanged alter column org_id set statistics 0;
 alter table knowledge_private.staged_vectors alter column org_id set statistics 0;

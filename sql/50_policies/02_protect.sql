@@ -46,7 +46,7 @@ begin
     perform knowledge_private.protect_compartment('knowledge.compartments');
     perform knowledge_private.protect_compartment('knowledge.documents');
     perform knowledge_private.protect_compartment('knowledge.chunks');
-    perform knowledge_private.protect_compartment('knowledge.positions');
+    perform knowledge_private.protect_compartment('knowledge.places');
 end
 $protect$;
 
@@ -60,6 +60,9 @@ alter table knowledge_private.staged_vectors enable row level security;
 alter table knowledge_private.reviews enable row level security;
 alter table knowledge_private.embedding_jobs enable row level security;
 alter table knowledge_private.embedding_turns enable row level security;
+
+-- As its reader sees the tables.
+grant select on knowledge.positions to knowledge_reader;
 
 -- Of their org readers see what a search needs, and not how often its log was written.
 grant select (org_id, status, language, active_model) on knowledge.orgs to knowledge_reader;

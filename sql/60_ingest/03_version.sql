@@ -133,7 +133,7 @@ declare
 begin
     -- Counted one by one: a chunk has at most one vector, and what the planner would join by it does not know.
     execute format(
-        'select (select count(*) from knowledge.positions as p where p.org_id = $1 and p.document_id = $2)::integer '
+        'select (select count(*) from knowledge.places as p where p.org_id = $1 and p.document_id = $2)::integer '
         '- (select count(*) from %s as v where v.org_id = $1 and v.document_id = $2)::integer',
         knowledge_private.vector_table(version.model_id))
     into missing
@@ -197,38 +197,26 @@ What is staged as unchanged has the vector that it has.';
 revoke all on function knowledge_private.unembedded(knowledge.versions, integer[]) from public;
 
 create function knowledge_private.staged(version knowledge.versions)
-returns table (
-    ordinal integer,
-    verdict text,
-    content_hash bytea,
-    with_text boolean,
-    words integer,
-    char_start integer,
-    char_end integer,
-    locator text
-)
+returns table (ordinal integer, verdict text)
 language sql
 stable
 rows 1000
 set search_path = pg_catalog, pg_temp
 as $$
-    select s.ordinal, s.verdict, s.content_hash, true, s.words, s.char_start, s.char_end, s.locator
+    select s.ordinal, s.verdict
     from knowledge_private.staged_chunks as s
     where s.org_id = version.org_id and s.version_id = version.version_id
     union all
-    select a.ordinal, 'admitted', a.content_hash, false, null, a.char_start, a.char_end, a.locator
+    select generate_series(lower(u.ordinals), upper(u.ordinals) - 1), 'admitted'
     from knowledge_private.staged_unchanged as u
-    cross join unnest(u.ordinals, u.content_hashes, u.char_starts, u.char_ends, u.locators)
-        as a (ordinal, content_hash, char_start, char_end, locator)
-    where
-        u.org_id = version.org_id and u.version_id = version.version_id
+    where u.org_id = version.org_id and u.version_id = version.version_id
 $$;
 
 comment on function knowledge_private.staged(knowledge.versions) is
 'All that a version has staged, with its text or, where that is live already, without.';
 revoke all on function knowledge_private.staged(knowledge.versions) from public;
 
-create function knowledge_private.unstage(version knowledge.versions, batch integer[], chunks jsonb default null)
+create function knowledge_private.unstage_unchanged(version knowledge.versions, batch int4multirange)
 returns void
 language sql
 volatile
@@ -236,26 +224,28 @@ set search_path = pg_catalog, pg_temp
 as $$
     with old as (
         delete from knowledge_private.staged_unchanged as u
-        where
-            u.org_id = version.org_id and u.version_id = version.version_id
-            -- In this order: lists are compared each with each.
-            and u.span && (select int4range(min(b.ordinal), max(b.ordinal), '[]') from unnest(batch) as b (ordinal))
-            and u.ordinals && batch
+        where u.org_id = version.org_id and u.version_id = version.version_id and u.ordinals && batch
         returning u.*
     )
-    insert into knowledge_private.staged_unchanged
-    select
-        old.org_id, old.version_id, int4range(min(a.ordinal), max(a.ordinal), '[]'), array_agg(a.ordinal),
-        array_agg(a.content_hash), array_agg(a.char_start), array_agg(a.char_end), array_agg(a.locator)
+    insert into knowledge_private.staged_unchanged (org_id, version_id, ordinals, live_ordinal, shift)
+    select old.org_id, old.version_id, r.ordinals, old.live_ordinal + (lower(r.ordinals) - lower(old.ordinals)), old.shift
     from old
-    cross join unnest(old.ordinals, old.content_hashes, old.char_starts, old.char_ends, old.locators)
-        as a (ordinal, content_hash, char_start, char_end, locator)
-    where not exists (select from unnest(batch) as b (ordinal) where b.ordinal = a.ordinal)
-    group by old.org_id, old.version_id;
+    cross join unnest(int4multirange(old.ordinals) - batch) as r (ordinals)
+$$;
 
+comment on function knowledge_private.unstage_unchanged(knowledge.versions, int4multirange) is
+'Forgets that the ordinals of a batch were staged as unchanged.';
+revoke all on function knowledge_private.unstage_unchanged(knowledge.versions, int4multirange) from public;
+
+create function knowledge_private.unstage_chunks(version knowledge.versions, batch integer[], chunks jsonb)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
     with old as (
         delete from knowledge_private.staged_chunks as s
-        where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch) and chunks is not null
+        where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = any (batch)
         returning s.ordinal, s.content_hash
     )
     delete from knowledge_private.staged_vectors as e
@@ -266,10 +256,10 @@ as $$
         and old.content_hash <> knowledge_private.content_hash(version.org_id, coalesce(c.heading, ''), c.body);
 $$;
 
-comment on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) is
-'Forgets that the ordinals of a batch were staged as unchanged. Where chunks are given, in whose place they come: forgets how
-they were staged before, and the vectors of those that had another text.';
-revoke all on function knowledge_private.unstage(knowledge.versions, integer[], jsonb) from public;
+comment on function knowledge_private.unstage_chunks(knowledge.versions, integer[], jsonb) is
+'Forgets how the ordinals of a batch, in whose place chunks come, were staged with their text, and the vectors of those that
+had another text.';
+revoke all on function knowledge_private.unstage_chunks(knowledge.versions, integer[], jsonb) from public;
 
 create function knowledge_private.vector_schema()
 returns text

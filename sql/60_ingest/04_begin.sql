@@ -104,7 +104,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     update knowledge.versions as v
-    set state = end_version.state, ended_at = now(), lease_expires_at = now()
+    set
+        state = end_version.state, ended_at = now(), lease_expires_at = now(),
+        outline = case when end_version.state = 'live' then v.outline end
     where v.org_id = version.org_id and v.version_id = version.version_id;
     delete from knowledge_private.staged_vectors as s
     where s.org_id = version.org_id and s.version_id = version.version_id;

@@ -11,7 +11,8 @@ create function knowledge.begin_version(
     source_version text default null,
     language text default null,
     fingerprint text default null,
-    options jsonb default '{}'
+    options jsonb default '{}',
+    outline bytea default null
 )
 returns table (
     version_id uuid,
@@ -21,7 +22,8 @@ returns table (
     lease_expires_at timestamptz,
     staged integer[],
     unembedded integer[],
-    live_chunks integer
+    live_chunks integer,
+    live_outline bytea
 )
 language plpgsql
 security definer
@@ -84,6 +86,7 @@ begin
     wanted.source_version := begin_version.source_version;
     wanted.content_hash := begin_version.content_hash;
     wanted.chunk_count := begin_version.chunk_count;
+    wanted.outline := begin_version.outline;
     wanted.visibility := begin_version.visibility;
     wanted.title := begin_version.title;
     wanted.uri := begin_version.uri;
@@ -120,7 +123,7 @@ begin
                 when live.model_id is null then array(select generate_series(0, live.chunk_count - 1))
                 else '{}'
             end,
-            live.chunk_count;
+            live.chunk_count, live.outline;
         return;
     end if;
 
@@ -154,7 +157,8 @@ begin
     on conflict (org_id, version_id) do update
     set
         source_version = excluded.source_version, audience = excluded.audience, visibility = excluded.visibility,
-        title = excluded.title, uri = excluded.uri, metadata = excluded.metadata, lease = excluded.lease,
+        title = excluded.title, uri = excluded.uri, metadata = excluded.metadata, outline = excluded.outline,
+        lease = excluded.lease,
         lease_holder = excluded.lease_holder, lease_expires_at = excluded.lease_expires_at
     returning v.* into version;
 
@@ -163,12 +167,12 @@ begin
         version.version_id, version.document_id, version.state, version.lease, version.lease_expires_at,
         array(select s.ordinal from knowledge_private.staged(version) as s order by s.ordinal),
         knowledge_private.unembedded(version),
-        coalesce(live.chunk_count, 0);
+        coalesce(live.chunk_count, 0), live.outline;
 end
 $$;
 
 comment on function knowledge.begin_version(
-    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb, bytea
 ) is
 'Begins or resumes a version of the document (source_type, source_id) of the context''s org and exact scope.
 content_hash is the caller''s digest of the chunked text: the same digest resumes an unfinished version and answers which
@@ -178,12 +182,14 @@ version has the ordinals 0 to chunk_count - 1. audience: whom the document is fo
 ''everyone''; required for a new document. What is omitted stays as it is (source_version, as long as the text does).
 language: text search configuration. fingerprint: of the embedder; omitted, the org''s model. options: lease_holder, a
 name by which a writer may resume its own version before the lease expires; allow_unembedded (true), do not call the live
-version incomplete for vectors that workers are still to make; resume (false), begin anew instead.
+version incomplete for vectors that workers are still to make; resume (false), begin anew instead. outline: what the writer
+wants to know of this edition when it makes the next; live_outline and live_chunks are those of the live version, which
+stays the same until this one is published or refused.
 KB005 malformed argument, KB006 unknown or missing audience, KB007 not the org''s model, KB010 another writer is at it,
 KB011 org offboarded.';
 revoke all on function knowledge.begin_version(
-    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb, bytea
 ) from public;
 grant execute on function knowledge.begin_version(
-    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb
+    text, text, text, integer, text[], text, text, text, jsonb, text, text, text, jsonb, bytea
 ) to knowledge_writer;

@@ -20,7 +20,10 @@ begin
         perform knowledge_private.fail('KB005', problem);
     end if;
     batch := array(select (e ->> 'ordinal')::integer from jsonb_array_elements(chunks) as e order by 1);
-    perform knowledge_private.unstage(version, batch, chunks);
+    perform knowledge_private.unstage_unchanged(version, (
+        select coalesce(range_agg(int4range(b, b, '[]')), '{}') from unnest(batch) as b
+    ));
+    perform knowledge_private.unstage_chunks(version, batch, chunks);
 
     insert into knowledge_private.staged_chunks (
         org_id, version_id, ordinal, verdict, reason, heading, body, tsv, words, tokens, content_hash, char_start, char_end,

@@ -2,10 +2,9 @@ create function knowledge.stage_unchanged(
     version_id uuid,
     lease bigint,
     ordinals integer[],
-    hashes bytea[],
-    char_starts integer[] default null,
-    char_ends integer[] default null,
-    locators text[] default null
+    live_ordinals integer[],
+    counts integer[],
+    shifts integer[] default null
 )
 returns integer[]
 language plpgsql
@@ -14,61 +13,91 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     version knowledge.versions := knowledge_private.writable_version(stage_unchanged.version_id, stage_unchanged.lease);
-    -- As content_hash begins.
-    salt constant bytea := convert_to(length(version.org_id) || ':' || version.org_id, 'UTF8');
+    live knowledge.versions;
     many constant integer := cardinality(ordinals);
-    unknown integer[];
+    batch int4multirange;
+    held integer[] := '{}';
+    texts int4multirange;
 begin
     if version.state = 'live' then
         perform knowledge_private.fail('KB008', 'this version is published already');
     end if;
-    if ordinals is null or hashes is null or cardinality(hashes) <> many
-        or cardinality(coalesce(char_starts, ordinals)) <> many or cardinality(coalesce(char_ends, ordinals)) <> many
-        or cardinality(coalesce(locators, ordinals::text[])) <> many
-        or (select count(distinct o) <> many or min(o) < 0 or max(o) >= version.chunk_count from unnest(ordinals) as o)
-        or exists (select from unnest(hashes) as h where h is null or length(h) <> 32)
+    select v.* into live
+    from knowledge.versions as v
+    where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live';
+    if ordinals is null or live_ordinals is null or counts is null
+        or (cardinality(live_ordinals), cardinality(counts), cardinality(coalesce(shifts, counts))) <> (many, many, many)
+        or exists (
+            select from unnest(ordinals, live_ordinals, counts, coalesce(shifts, counts)) as r (ordinal, live, many, shift)
+            where
+                (r.ordinal >= 0 and r.live >= 0 and r.many > 0 and r.shift is not null and r.ordinal < version.chunk_count
+                and r.many <= version.chunk_count - r.ordinal and r.live < live.chunk_count
+                and r.many <= live.chunk_count - r.live and abs(r.shift) < 1000000000) is not true
+        )
     then
-        perform knowledge_private.fail('KB005', 'give one sha256 for each ordinal, each ordinal once, and lists of one length');
+        perform knowledge_private.fail('KB005',
+            'give lists of one length; each run must be within the version and within the live one');
     end if;
-    perform knowledge_private.unstage(version, ordinals);
-    with asked as (
-        select a.*, sha256(salt || a.hash) as content_hash
-        from unnest(ordinals, hashes, char_starts, char_ends, locators)
-            as a (ordinal, hash, char_start, char_end, locator)
-    ),
-    known as (
-        select a.*
-        from asked as a
-        where
-            a.content_hash in (
-                select p.content_hash from knowledge.positions as p
-                where p.org_id = version.org_id and p.document_id = version.document_id
-            )
-            and not exists (
-                select from knowledge_private.staged_chunks as s
-                where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal = a.ordinal
-            )
-    ),
-    kept as (
-        insert into knowledge_private.staged_unchanged
-        select
-            version.org_id, version.version_id, int4range(min(k.ordinal), max(k.ordinal), '[]'), array_agg(k.ordinal),
-            array_agg(k.content_hash), array_agg(k.char_start), array_agg(k.char_end), array_agg(k.locator)
-        from known as k
-        having count(*) > 0
-    )
-    select array_agg(a.ordinal order by a.ordinal) into unknown
-    from asked as a
-    where not exists (select from known as k where k.ordinal = a.ordinal);
-    return coalesce(unknown, '{}');
+    select coalesce(range_agg(int4range(r.ordinal, r.ordinal + r.many)), '{}') into batch
+    from unnest(ordinals, counts) as r (ordinal, many);
+    if (select sum(c) from unnest(counts) as c) <> (select sum(upper(b) - lower(b)) from unnest(batch) as b) then
+        perform knowledge_private.fail('KB005', 'an ordinal is in two runs');
+    end if;
+    perform knowledge_private.unstage_unchanged(version, batch);
+    -- A live ordinal without a place: its chunk was held back or left out.
+    if (live.report ->> 'quarantined')::integer + (live.report ->> 'rejected')::integer > 0 then
+        held := array(
+            select o.live
+            from unnest(live_ordinals, counts) as r (live, many)
+            cross join generate_series(r.live, r.live + r.many - 1) as o (live)
+            except
+            select p.ordinal from knowledge.positions as p
+            where p.org_id = version.org_id and p.document_id = version.document_id
+        );
+    end if;
+    select coalesce(range_agg(int4range(s.ordinal, s.ordinal, '[]')), '{}') into texts
+    from knowledge_private.staged_chunks as s
+    where s.org_id = version.org_id and s.version_id = version.version_id and s.ordinal <@ batch;
+    insert into knowledge_private.staged_unchanged (org_id, version_id, ordinals, live_ordinal, shift)
+    select version.org_id, version.version_id, u.ordinals, r.live + (lower(u.ordinals) - r.ordinal), coalesce(r.shift, 0)
+    from unnest(ordinals, live_ordinals, counts, shifts) as r (ordinal, live, many, shift)
+    cross join unnest(
+        int4multirange(int4range(r.ordinal, r.ordinal + r.many)) - texts - (
+            select coalesce(range_agg(int4range(h - r.live + r.ordinal, h - r.live + r.ordinal, '[]')), '{}')
+            from unnest(held) as h
+            where h between r.live and r.live + r.many - 1
+        )
+    ) as u (ordinals);
+    if (
+        select sum(upper(u.ordinals) - lower(u.ordinals)) from knowledge_private.staged_unchanged as u
+        where u.org_id = version.org_id and u.version_id = version.version_id
+    ) <> (
+        select sum(upper(o) - lower(o))
+        from (
+            select unnest(range_agg(int4range(u.live_ordinal, u.live_ordinal + upper(u.ordinals) - lower(u.ordinals)))) as o
+            from knowledge_private.staged_unchanged as u
+            where u.org_id = version.org_id and u.version_id = version.version_id
+        ) as u
+    ) then
+        perform knowledge_private.fail('KB005', 'a live chunk can be staged once only');
+    end if;
+    return array(
+        select h - r.live + r.ordinal as ordinal
+        from unnest(ordinals, live_ordinals, counts) as r (ordinal, live, many)
+        inner join unnest(held) as h on h between r.live and r.live + r.many - 1
+        where not (h - r.live + r.ordinal) <@ texts
+        order by ordinal
+    );
 end
 $$;
 
-comment on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[]) is
-'Stages chunks without sending their text, as far as the live version of the document has the same text. hashes[i], for
-ordinals[i], is the sha256 of: the length of the heading in bytes of UTF-8, ":", heading, body. char_starts, char_ends
-and locators as in stage_chunks. Returns the ordinals that are to be staged with their text, ascending.
-KB004 no such version, KB005 lists of different length, KB008 published already, KB009 lease lost, KB011 org offboarded.';
-revoke all on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[]) from public;
-grant execute on function knowledge.stage_unchanged(uuid, bigint, integer[], bytea[], integer[], integer[], text[])
+comment on function knowledge.stage_unchanged(uuid, bigint, integer[], integer[], integer[], integer[]) is
+'Stages chunks without sending them: the live ones of the document live_ordinals[i] to live_ordinals[i] + counts[i] - 1 come
+again, heading, body and locator unchanged, as ordinals[i] and following, shifts[i] (omitted: 0) characters further back in
+the source. A chunk that is staged with its text stays so. Returns the ordinals that are to be staged with their text, because
+what stood there was quarantined or rejected, ascending.
+KB004 no such version, KB005 lists of different length, a run that is not within the version or within the live one, an
+ordinal or a live chunk twice, KB008 published already, KB009 lease lost, KB011 org offboarded.';
+revoke all on function knowledge.stage_unchanged(uuid, bigint, integer[], integer[], integer[], integer[]) from public;
+grant execute on function knowledge.stage_unchanged(uuid, bigint, integer[], integer[], integer[], integer[])
 to knowledge_writer;

@@ -80,7 +80,7 @@ begin
                 'Stage what is missing; stage_chunks tells which ordinals need a vector.');
         end if;
 
-        update knowledge.versions as v set state = 'superseded', ended_at = now()
+        update knowledge.versions as v set state = 'superseded', ended_at = now(), outline = null
         where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live';
         perform knowledge_private.end_version(version, 'live');
         update knowledge.versions as v
@@ -90,7 +90,7 @@ begin
         returning v.* into version;
         update knowledge.documents as d
         set
-            compartment_id = target, live_version = version.version_id, title = coalesce(version.title, d.title),
+            compartment_id = target, live_version = version.version_id, layout = done.layout, title = coalesce(version.title, d.title),
             uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
             updated_at = now()
         where d.org_id = version.org_id and d.document_id = version.document_id;

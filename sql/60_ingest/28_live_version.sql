@@ -7,7 +7,8 @@ returns table (
     visibility text,
     audience text[],
     language text,
-    chunks integer
+    chunks integer,
+    outline bytea
 )
 language plpgsql
 stable
@@ -19,7 +20,8 @@ declare
 begin
     return query
     select
-        v.version_id, d.document_id, v.source_version, v.content_hash, c.visibility, c.audience, c.language, v.chunk_count
+        v.version_id, d.document_id, v.source_version, v.content_hash, c.visibility, c.audience, c.language, v.chunk_count,
+        v.outline
     from knowledge.documents as d
     inner join knowledge.versions as v on v.org_id = d.org_id and v.version_id = d.live_version
     inner join knowledge.compartments as c on c.org_id = d.org_id and c.compartment_id = d.compartment_id
@@ -33,6 +35,6 @@ $$;
 comment on function knowledge.live_version(text, text) is
 'What a writer published last as this document of the context''s org and exact scope, whether or not the context may read it:
 no row when nothing is live. For a writer that can tell by source_version or content_hash that there is nothing to do before
-it makes chunks. KB001, KB002 context.';
+it makes chunks. outline: what begin_version was given. KB001, KB002 context.';
 revoke all on function knowledge.live_version(text, text) from public;
 grant execute on function knowledge.live_version(text, text) to knowledge_writer;

@@ -31,13 +31,15 @@ begin
         held.org_id, held.chunk_id, held.document_id, compartment.compartment_id, held.heading, held.body, tsv,
         knowledge_private.count_words(tsv), held.tokens, held.content_hash
     );
-    insert into knowledge.positions (
-        org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
+    insert into knowledge.places (
+        org_id, document_id, place, chunk_id, compartment_id, content_hash, words, char_start, char_end, locator
     )
-    values (
-        held.org_id, held.document_id, held.ordinal, held.chunk_id, compartment.compartment_id, held.content_hash,
-        knowledge_private.count_words(tsv), held.char_start, held.char_end, held.locator
-    );
+    select
+        held.org_id, held.document_id, s.place, held.chunk_id, compartment.compartment_id, held.content_hash,
+        knowledge_private.count_words(tsv), held.char_start - s.shift, held.char_end - s.shift, held.locator
+    from knowledge.documents as d
+    cross join knowledge_private.pieces(d.layout, held.ordinal, held.ordinal) as s
+    where d.org_id = held.org_id and d.document_id = held.document_id;
     update knowledge.compartments as c
     set chunks = c.chunks + 1, words = c.words + knowledge_private.count_words(tsv)
     where c.org_id = held.org_id and c.compartment_id = compartment.compartment_id;

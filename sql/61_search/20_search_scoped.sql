@@ -50,7 +50,8 @@ begin
     return query
     select
         r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
-        m.visibility, d.title, d.uri, c.heading, c.body, p.ordinal, p.char_start, p.char_end, p.locator, d.metadata,
+        m.visibility, d.title, d.uri, c.heading, c.body, (l.piece).ordinal + (p.place - (l.piece).place), p.char_start + (l.piece).shift,
+        p.char_end + (l.piece).shift, p.locator, d.metadata,
         r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
     from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
@@ -59,11 +60,12 @@ begin
         select t.* from knowledge.chunks as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
     ) as c
     cross join lateral (
-        select t.* from knowledge.positions as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
+        select t.* from knowledge.places as t where t.org_id = org and t.chunk_id = r.chunk_id offset 0
     ) as p
     cross join lateral (
         select t.* from knowledge.documents as t where t.org_id = org and t.document_id = c.document_id offset 0
     ) as d
+    cross join lateral (select knowledge_private.piece_at(d.layout, p.place) as piece offset 0) as l
     cross join lateral (
         select t.* from knowledge.versions as t where t.org_id = org and t.version_id = d.live_version offset 0
     ) as n

@@ -33,31 +33,44 @@ begin
     end if;
     return query
     with hit as materialized (
-        select h.place, p.document_id, p.ordinal
-        from unnest(passages.chunk_ids) with ordinality as h (chunk_id, place)
+        select h.rank, p.document_id, (l.piece).ordinal + (p.place - (l.piece).place) as ordinal, d.layout
+        from unnest(passages.chunk_ids) with ordinality as h (chunk_id, rank)
         cross join lateral (
-            select t.* from knowledge.positions as t
+            select t.* from knowledge.places as t
             where t.org_id = asking.org_id and t.chunk_id = h.chunk_id and t.compartment_id = any (readable) offset 0
         ) as p
+        cross join lateral (
+            select t.* from knowledge.documents as t
+            where t.org_id = asking.org_id and t.document_id = p.document_id offset 0
+        ) as d
+        cross join lateral (select knowledge_private.piece_at(d.layout, p.place) as piece offset 0) as l
     ),
     around as (
-        select p.document_id, p.ordinal, min(h.place) as place, min(h.place) filter (where h.ordinal = p.ordinal) as own
+        select
+            h.document_id, p.ordinal, p.place, p.shift, min(h.rank) as rank,
+            min(h.rank) filter (where h.ordinal = p.ordinal) as own
         from hit as h
         cross join lateral (
-            select t.* from knowledge.positions as t
-            where
-                t.org_id = asking.org_id and t.document_id = h.document_id
-                and t.ordinal between h.ordinal - passages.neighbours and h.ordinal + passages.neighbours
+            select s.ordinal + (t.place - s.place) as ordinal, t.place, s.shift
+            from knowledge_private.pieces(
+                h.layout, h.ordinal - passages.neighbours, h.ordinal + passages.neighbours) as s
+            cross join lateral (
+                select t.place from knowledge.places as t
+                where
+                    t.org_id = asking.org_id and t.document_id = h.document_id
+                    and t.place between s.place and s.place + (s.many - 1)
+                offset 0
+            ) as t
             offset 0
         ) as p
-        group by p.document_id, p.ordinal
+        group by h.document_id, p.ordinal, p.place, p.shift
     ),
     -- Ordinals that follow each other without a gap are one passage.
     runs as (
         select a.*, a.ordinal - row_number() over (partition by a.document_id order by a.ordinal) as run from around as a
     )
     select
-        (row_number() over (order by min(r.place)))::integer,
+        (row_number() over (order by min(r.rank)))::integer,
         r.document_id, d.source_type, d.source_id, d.title, d.uri,
         (array_agg(c.heading order by r.own nulls last, r.ordinal))[1],
         string_agg(c.body, E'\n\n' order by r.ordinal),
@@ -66,13 +79,13 @@ begin
         array_agg(c.chunk_id order by r.ordinal)
     from runs as r
     cross join lateral (
-        select p.chunk_id, p.char_start, p.char_end, p.locator, t.heading, t.body
-        from knowledge.positions as p
+        select p.chunk_id, p.char_start + r.shift as char_start, p.char_end + r.shift as char_end, p.locator, t.heading, t.body
+        from knowledge.places as p
         cross join lateral (
             select k.heading, k.body from knowledge.chunks as k
             where k.org_id = p.org_id and k.chunk_id = p.chunk_id offset 0
         ) as t
-        where p.org_id = asking.org_id and p.document_id = r.document_id and p.ordinal = r.ordinal offset 0
+        where p.org_id = asking.org_id and p.document_id = r.document_id and p.place = r.place offset 0
     ) as c
     cross join lateral (
         select t.* from knowledge.documents as t where t.org_id = asking.org_id and t.document_id = r.document_id offset 0

@@ -97,7 +97,7 @@ begin
     end loop;
     counted := 0;
     for chunk in
-        select p.chunk_id from knowledge.positions as p
+        select p.chunk_id from knowledge.places as p
         where p.org_id = asking.org_id and p.document_id = any (documents)
     loop
         delete from knowledge.chunks as c where c.org_id = asking.org_id and c.chunk_id = chunk;

@@ -157,8 +157,8 @@ insert into knowledge.chunks (
         from b offset 0) as b on b.n = r.body
     cross join lateral (select b.tsv offset 0) as t
     order by r.n;
-insert into knowledge.positions (
-    org_id, document_id, ordinal, chunk_id, compartment_id, content_hash, words, char_start,
+insert into knowledge.places (
+    org_id, document_id, place, chunk_id, compartment_id, content_hash, words, char_start,
     char_end)
     select c.org_id, c.document_id, r.ordinal, c.chunk_id, c.compartment_id, c.content_hash,
         c.words, 1000 * r.ordinal, 1000 * r.ordinal + length(c.body)
@@ -167,7 +167,7 @@ insert into knowledge.positions (
 update knowledge.compartments as c set chunks = s.chunks, words = s.words
     from (
         select org_id, compartment_id, count(*) as chunks, sum(words) as words
-        from knowledge.positions group by 1, 2) as s
+        from knowledge.places group by 1, 2) as s
     where s.org_id = c.org_id and s.compartment_id = c.compartment_id;
 """
 LOAD_VECTORS = """

@@ -207,12 +207,12 @@ cross join lateral (
 """
 TEXT = "c.heading, c.body, d.title, d.uri"
 CITATION = (  # what search_scoped gives
-    f"{TEXT}, d.document_id, d.source_type, d.source_id, d.org_scope, d.metadata, p.ordinal,"
+    f"{TEXT}, d.document_id, d.source_type, d.source_id, d.org_scope, d.metadata, p.place,"
     " p.char_start, p.char_end, p.locator, v.source_version, m.visibility"
 )
 JOINS = """
 cross join lateral (
-    select * from knowledge.positions as p
+    select * from knowledge.places as p
     where p.org_id = {org} and p.chunk_id = n.chunk_id offset 0) as p
 cross join lateral (
     select * from knowledge.versions as v

@@ -34,7 +34,7 @@ from support.writer import NEW, OLD, STEPS, Stepwise, check_served, document, in
 POINTS = range(len(STEPS))
 # Locks of another session in which a call stays, in the midst of its transaction.
 ORG = "select from knowledge.orgs where org_id = %s for update"
-HALF_PUBLISHED = "select from knowledge.positions where org_id = %s for update"
+HALF_PUBLISHED = "select from knowledge.places where org_id = %s for update"
 BLOCKED = [(STEPS.index(step), ORG) for step in dict.fromkeys(STEPS) if step != "done"]
 BLOCKED.append((STEPS.index("finalize_version"), HALF_PUBLISHED))
 # The texts of NEW that are embedded, one list a batch.

@@ -270,7 +270,7 @@ def test_threads_need_a_pool(someone: Callable[..., Knowledge]) -> None:
 
 
 def test_unchanged_chunks_are_not_sent(db: Database, someone: Callable[..., Knowledge]) -> None:
-    """Of an edited document the driver sends hashes, and the text of what is new; doubles too."""
+    """Of an edited document the driver sends the text of what is new, and of doubles."""
     sent: list[str] = []
 
     class Watched(Knowledge):
@@ -287,22 +287,22 @@ def test_unchanged_chunks_are_not_sent(db: Database, someone: Callable[..., Know
     report = kb.ingest("wiki", "d", edited, **given())
     assert (report.embedded, report.skipped) == (1, 8)
     assert sent == ["# Section 4\n\nowl number four"]
-    # The same section twice where it was once, and shifted: copied inside the database.
+    # The same section twice where it was once, and shifted: the second needs no embedder.
     del sent[:]
     twice = edited.replace("# Section 1\n\nowl number 1", "# Section 0\n\nowl number 0")
     report = kb.ingest("wiki", "d", twice, **given())
     assert (report.embedded, report.reused, report.skipped) == (0, 1, 8)
-    assert sent == []
+    assert sent == ["# Section 0\n\nowl number 0"]
     bodies = [hit.body for hit in kb.search("owl", mode="keyword", k=100)]
     assert sorted(bodies) == sorted(
         twice.split("\n\n# ")[0:1] + ["# " + s for s in twice.split("\n\n# ")[1:]]
     )
 
 
-def test_hashes_of_other_documents_tell_nothing(
+def test_other_documents_tell_nothing(
     db: Database, org: str, someone: Callable[..., Knowledge]
 ) -> None:
-    """stage_unchanged knows the texts of its own document only."""
+    """What is live in another document is staged like any text; its vectors are reused."""
     kb = someone()
     kb.ingest("wiki", "a", text(2), **given())
     kb.ingest("wiki", "b", text(1, "toad"), **given())
@@ -311,7 +311,7 @@ def test_hashes_of_other_documents_tell_nothing(
     assert report.reused == 2
 
 
-def test_interrupted_between_hashes_and_texts(
+def test_interrupted_before_the_texts(
     db: Database, org: str, someone: Callable[..., Knowledge]
 ) -> None:
     """What was staged as unchanged is resumed like the rest, and replayed without harm (36)."""

@@ -76,7 +76,7 @@ def measure(conn: psycopg.Connection[Any], org: str, listings: bool = True) -> d
         if listings:
             seen["stats"] = rows(conn, "select * from knowledge.stats()")
             seen["sources"] = rows(conn, "select * from knowledge.list_sources()")
-            for name in ("compartments", "documents", "chunks", "positions", "vectors_1"):
+            for name in ("compartments", "documents", "chunks", "places", "positions", "vectors_1"):
                 query = sql.SQL("select t::text as row from knowledge.{} as t order by 1")
                 seen[name] = conn.execute(query.format(sql.Identifier(name))).fetchall()
     return seen

@@ -229,7 +229,7 @@ def test_rule_change_writes_no_chunk(shared: Database, org: str) -> None:
                 " where org_id = %s order by 1",
                 (org,),
             ).fetchall()
-            for name in ("chunks", "vectors_1", "positions", "documents", "versions")
+            for name in ("chunks", "vectors_1", "places", "documents", "versions")
         ]
 
     with as_context(backend, org, ["hr"]):

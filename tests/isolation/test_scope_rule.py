@@ -77,7 +77,7 @@ def test_tables_follow_rule_a(shared: Database, scopes: str, scope: str | None) 
         for row in everything
         if row["org_id"] == scopes and row["org_scope"] in VISIBLE[scope]
     }
-    for name in ("compartments", "documents", "chunks", "positions", "vectors_1"):
+    for name in ("compartments", "documents", "chunks", "places", "positions", "vectors_1"):
         query = sql.SQL("select org_id, compartment_id from knowledge.{}")
         with as_context(caller, scopes, [], scope):
             seen = caller.execute(query.format(sql.Identifier(name))).fetchall()

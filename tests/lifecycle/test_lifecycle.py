@@ -131,10 +131,8 @@ def leave_more(w: Writer) -> None:
     assert len(held) == 2
     w.sql("select * from knowledge.reject_chunk(%s)", held[0]["chunk_id"])
     version = w(begin, "held", [*TEXT, "new"])
-    hashes = [sha256(b"0:" + text.encode()).digest() for text in TEXT]
-    ordinals = list(range(len(TEXT)))
-    query = "select knowledge.stage_unchanged(%s, %s, %s, %b) as unknown"
-    (row,) = w.sql(query, version["version_id"], version["lease"], ordinals, hashes)
+    query = "select knowledge.stage_unchanged(%s, %s, '{0}', '{0}', %s) as unknown"
+    (row,) = w.sql(query, version["version_id"], version["lease"], [len(TEXT)])
     assert row["unknown"] == []
     w(stage, version, ["new"], len(TEXT))
     w(embed, version, [*TEXT, "new"], [len(TEXT)])
@@ -267,7 +265,7 @@ def test_delete_source(w: Writer, stranger: Writer, root: psycopg.Connection[Any
     gone = {t: len(set(before[t]) - set(after[t])) for t in before if before[t] != after[t]}
     assert gone == {
         "knowledge.chunks": 2,
-        "knowledge.positions": 2,
+        "knowledge.places": 2,
         "knowledge.vectors_1": 2,
         "knowledge.documents": 1,
         "knowledge.versions": 4,

@@ -271,7 +271,7 @@ def test_ties_keep_their_order(library: Database, mode: str) -> None:
         assert len({r[measure] for r in found}) < len(found)  # there are ties
     assert answer() == first == answer(401)[:400]
     superuser = library.superuser()
-    tables = ("knowledge.chunks", "knowledge.positions", "knowledge.vectors_1")
+    tables = ("knowledge.chunks", "knowledge.places", "knowledge.vectors_1")
     for table in tables:
         superuser.execute(f"cluster {table} using {table.split('.')[1]}_pkey")
     assert answer() == first

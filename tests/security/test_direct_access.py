@@ -41,6 +41,9 @@ WRITES = {
     "statistics": "alter table {t} alter column {c} set statistics 0",
 }
 
+# Of the one view: no privilege, cannot be written, is no table.
+REFUSALS = {"42501", "55000", "42809"}
+
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kind", WRITES)
@@ -64,7 +67,7 @@ def test_no_role_writes_a_table(
             t=table(schema, name), c=sql.Identifier(columns[f"{schema}.{name}"])
         )
         code = code_of(caller, statement)
-        if code != "42501":
+        if code not in (REFUSALS if name == "positions" else {"42501"}):
             wrong[f"{schema}.{name}"] = code
     if kind == "grant" and role != "app_nobody":  # a warning and no effect, for who may see it
         assert set(wrong.values()) <= {None}

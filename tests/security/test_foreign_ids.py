@@ -16,7 +16,7 @@ CALLS = {
     " '{0}', array[%(vector)s]::extensions.vector[])",
     "finalize_version": "select * from knowledge.finalize_version(%(id)s, %(lease)s)",
     "finalize_version too": "select * from knowledge.finalize_version(%(id)s, %(lease)s, true)",
-    "stage_unchanged": "select knowledge.stage_unchanged(%(id)s, %(lease)s, '{}', '{}')",
+    "stage_unchanged": "select knowledge.stage_unchanged(%(id)s, %(lease)s, '{}', '{}', '{}')",
     "renew_lease": "select knowledge.renew_lease(%(id)s, %(lease)s)",
     "release_version": "select knowledge.release_version(%(id)s, %(lease)s, 'x')",
     "release_chunk": "select * from knowledge.release_chunk(%(id)s)",

@@ -19,6 +19,20 @@ RULES: dict[str, str] = {
         from knowledge.chunks as c full join knowledge.positions as p using (org_id, chunk_id)
         where {org} and (c.document_id, c.compartment_id)
             is distinct from (p.document_id, p.compartment_id)""",
+    "the pieces of a document have each ordinal once, and no place twice": """
+        select org_id, document_id, d.layout, v.chunk_count
+        from knowledge.documents as d
+        left join (select org_id, version_id as live_version, chunk_count
+            from knowledge.versions) as v using (org_id, live_version)
+        cross join lateral (
+            select count(*) as pieces, sum(s.many) as many,
+                range_agg(int4range(s.ordinal, s.ordinal + s.many)) as ordinals,
+                range_agg(int4range(s.place, s.place + s.many)) as places
+            from unnest(d.layout) as s) as s
+        where {org} and d.layout is not null and (
+            s.many <> v.chunk_count or s.pieces > 64
+            or s.ordinals <> int4multirange(int4range(0, v.chunk_count))
+            or s.many <> (select sum(upper(p) - lower(p)) from unnest(s.places) as p))""",
     "each chunk is in the compartment of its document": """
         select org_id, chunk_id, c.compartment_id, d.compartment_id
         from knowledge.chunks as c left join knowledge.documents as d using (org_id, document_id)
