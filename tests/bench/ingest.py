@@ -368,6 +368,7 @@ def peers(server: LocalServer, options: Options, figures: Figures) -> Any:
         table[name] = row
         say(name, row)
 
+    ours(server, make_load(1000, 3), options)  # the first of all pays for cold files
     show("pg_knowledge", ours(server, load, options))
     with tempfile.TemporaryDirectory() as folder:
         in_postgres: dict[str, Callable[[str, Load], Peer]] = {
@@ -455,12 +456,12 @@ create table public.wide (
 alter table public.wide alter tsv set storage main, alter embedding set storage plain;
 insert into public.wide ({columns})
     select
-        org_id, chunk_id, c.document_id, c.compartment_id, p.ordinal, c.heading, c.body,
+        org_id, chunk_id, c.document_id, c.compartment_id, p.place, c.heading, c.body,
         c.tokens, c.content_hash, p.char_start, p.char_end, v.embedding
     from knowledge.chunks as c
     join knowledge.places as p using (org_id, chunk_id)
     join {vectors} as v using (org_id, chunk_id)
-    order by p.document_id, p.ordinal;
+    order by p.document_id, p.place;
 create unique index on public.wide (org_id, document_id, ordinal);
 create index on public.wide (compartment_id, org_id);
 create index on public.wide (content_hash);
