@@ -2492,6 +2492,8 @@ as $$
 declare
     -- So many are looked through for each chunk that is found.
     most constant integer := 64;
+    -- Places are integers, and each edit takes new ones.
+    last_place constant integer := 1000000000;
     live_count constant integer := (
         select v.chunk_count from knowledge.versions as v
         where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live'
@@ -2525,7 +2527,7 @@ begin
         union all
         select k from unnest(kept) as k
     ) as p;
-    written_out := cardinality(layout) > most;
+    written_out := cardinality(layout) > most or base > last_place;
     if written_out then
         if (select min(s.place) >= version.chunk_count from unnest(old) as s) then
             base := 0;
@@ -2533,6 +2535,8 @@ begin
         else
             layout := array[row(0, base, version.chunk_count, 0)::knowledge_private.piece];
         end if;
+    elsif layout = array[row(0, 0, version.chunk_count, 0)::knowledge_private.piece] then
+        layout := null;
     end if;
 end
 $$;
@@ -2540,7 +2544,8 @@ $$;
 comment on function knowledge_private.lay_out(knowledge.versions, knowledge_private.piece[]) is
 'How a version is to be laid out, whose document is laid out as old. kept: what it staged as unchanged, at the ordinals of the
 version and the places it has. loose: the other places. base: a chunk that is staged with its text is to be at base + its
-ordinal. written_out: the pieces would be too many, and what is kept is to be written at base + its ordinal as well.';
+ordinal. written_out: the pieces would be too many, or the places too high, and what is kept is to be written at base + its
+ordinal as well.';
 revoke all on function knowledge_private.lay_out(knowledge.versions, knowledge_private.piece[]) from public;
 
 -- ---- sql/60_ingest/06_publish.sql
@@ -7110,4 +7115,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'd5cdfb35423e81955bff9e80a22e797ee9cfcab0b32b603bc4abf618cd2bd2e6', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'f3e7d5ce0eea58d9eb130a50d433e1eb1f596e38d0ff38e2a75b17e02e18af0f', current_setting('pg_knowledge.granted_usage')::text[]);

@@ -48,6 +48,8 @@ as $$
 declare
     -- So many are looked through for each chunk that is found.
     most constant integer := 64;
+    -- Places are integers, and each edit takes new ones.
+    last_place constant integer := 1000000000;
     live_count constant integer := (
         select v.chunk_count from knowledge.versions as v
         where v.org_id = version.org_id and v.document_id = version.document_id and v.state = 'live'
@@ -81,7 +83,7 @@ begin
         union all
         select k from unnest(kept) as k
     ) as p;
-    written_out := cardinality(layout) > most;
+    written_out := cardinality(layout) > most or base > last_place;
     if written_out then
         if (select min(s.place) >= version.chunk_count from unnest(old) as s) then
             base := 0;
@@ -89,6 +91,8 @@ begin
         else
             layout := array[row(0, base, version.chunk_count, 0)::knowledge_private.piece];
         end if;
+    elsif layout = array[row(0, 0, version.chunk_count, 0)::knowledge_private.piece] then
+        layout := null;
     end if;
 end
 $$;
@@ -96,5 +100,6 @@ $$;
 comment on function knowledge_private.lay_out(knowledge.versions, knowledge_private.piece[]) is
 'How a version is to be laid out, whose document is laid out as old. kept: what it staged as unchanged, at the ordinals of the
 version and the places it has. loose: the other places. base: a chunk that is staged with its text is to be at base + its
-ordinal. written_out: the pieces would be too many, and what is kept is to be written at base + its ordinal as well.';
+ordinal. written_out: the pieces would be too many, or the places too high, and what is kept is to be written at base + its
+ordinal as well.';
 revoke all on function knowledge_private.lay_out(knowledge.versions, knowledge_private.piece[]) from public;

@@ -253,6 +253,46 @@ def test_many_edits_are_written_out(
     assert sum(after < before for before, after in itertools.pairwise(counts)) > 2
 
 
+def test_places_do_not_run_out(
+    db: Database, org: str, someone: Callable[[], tuple[Knowledge, ToyEmbedder]]
+) -> None:
+    """Each edit takes new places; those of a document that had very many start at 0 again."""
+    kb, _ = someone()
+    root = db.superuser()
+    parts = [f"# Part {n}\n\nThis is part {n}.\n\n" for n in range(9)]
+    ingest(kb, "".join(parts))
+    far = 2_000_000_000
+    root.execute("update knowledge.places set place = place + %s where org_id = %s", (far, org))
+    layout = f'{{"(0,{far},9,0)"}}'
+    root.execute("update knowledge.documents set layout = %s where org_id = %s", (layout, org))
+    seen = []
+    for n in range(4):
+        parts[n] = f"# Part {n}\n\nEdited.\n\n"
+        ingest(kb, text := "".join(parts))
+        check_invariants(root, [org])
+        found = rows(root, PLACED, org)
+        assert [text[r["char_start"] : r["char_end"]] for r in found] == [r["body"] for r in found]
+        seen += (
+            root.execute(
+                "select max(place) from knowledge.places where org_id = %s", (org,)
+            ).fetchone()
+            or ()
+        )
+    assert max(seen) < 100
+
+
+def test_another_title_lays_out_nothing(
+    db: Database, org: str, someone: Callable[[], tuple[Knowledge, ToyEmbedder]]
+) -> None:
+    kb, embedder = someone()
+    ingest(kb, "# A\n\nx\n\n# B\n\ny")
+    embedder.calls.clear()
+    report = ingest(kb, "# A\n\nx\n\n# B\n\ny", title="Another")
+    assert (report.skipped, report.live, embedder.calls) == (2, True, [])
+    assert pieces(db.superuser(), org) == 0
+    assert kb.search("x")[0].title == "Another"
+
+
 # -- stage_unchanged itself
 
 
