@@ -2477,6 +2477,26 @@ end;
 comment on function knowledge_private.piece_at(knowledge_private.piece[], integer) is 'The piece that has a stored place.';
 revoke all on function knowledge_private.piece_at(knowledge_private.piece[], integer) from public;
 
+create function knowledge_private.places_among(org_id text, document_id uuid, among int4multirange)
+returns setof knowledge.places
+language sql
+stable
+begin atomic
+    select p.*
+    from unnest(places_among.among) as r
+    cross join lateral (
+        select t.* from knowledge.places as t
+        where
+            t.org_id = places_among.org_id and t.document_id = places_among.document_id
+            and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
+        offset 0
+    ) as p;
+end;
+
+comment on function knowledge_private.places_among(text, uuid, int4multirange) is
+'What a document has at some places; a range without an end goes to the last.';
+revoke all on function knowledge_private.places_among(text, uuid, int4multirange) from public;
+
 create function knowledge_private.lay_out(
     version knowledge.versions,
     old knowledge_private.piece[],
@@ -2580,15 +2600,7 @@ begin
     ),
     live as (
         select p.*, row_number() over (partition by p.content_hash order by p.place) as turn
-        from unnest(loose) as r
-        cross join lateral (
-            select t.chunk_id, t.place, t.words, t.char_start, t.char_end, t.locator, t.content_hash
-            from knowledge.places as t
-            where
-                t.org_id = version.org_id and t.document_id = version.document_id
-                and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
-            offset 0
-        ) as p
+        from knowledge_private.places_among(version.org_id, version.document_id, loose) as p
     ),
     pair as materialized (
         select
@@ -2636,14 +2648,7 @@ as $$
     set chunks = c.chunks + sign * n.chunks, words = c.words + sign * n.words
     from (
         select count(*) as chunks, coalesce(sum(p.words), 0) as words
-        from unnest(among) as r
-        cross join lateral (
-            select t.words from knowledge.places as t
-            where
-                t.org_id = count_chunks.org_id and t.document_id = count_chunks.document_id
-                and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
-            offset 0
-        ) as p
+        from knowledge_private.places_among(count_chunks.org_id, count_chunks.document_id, count_chunks.among) as p
     ) as n
     where c.org_id = count_chunks.org_id and c.compartment_id = count_chunks.compartment_id
 $$;
@@ -2917,6 +2922,7 @@ declare
     is_kept boolean[];
     chunk uuid;
     counted int4multirange := '{[0,)}';
+    unchanged integer;
 begin
     laid := knowledge_private.lay_out(version, document.layout);
     if document.compartment_id = publish.compartment_id and not new_language and not laid.written_out then
@@ -2946,10 +2952,11 @@ begin
     order by s.ordinal;
 
     layout := laid.layout;
-    kept := cardinality(array_positions(is_kept, true)) + coalesce((select sum(k.many) from unnest(laid.kept) as k), 0);
+    unchanged := (select coalesce(sum(k.many), 0) from unnest(laid.kept) as k);
+    kept := unchanged + cardinality(array_positions(is_kept, true));
     embedded := 0;
     reused := 0;
-    without_vector := kept + cardinality(array_remove(chunk_ids, null)) - cardinality(array_positions(is_kept, true));
+    without_vector := unchanged + cardinality(array_remove(chunk_ids, null));
     if version.model_id is not null then
         -- Before the chunks that are gone go: one of them may have the vector.
         select v.embedded, v.reused into embedded, reused
@@ -3690,7 +3697,7 @@ declare
     live knowledge.versions;
     many constant integer := cardinality(ordinals);
     batch int4multirange;
-    held integer[] := '{}';
+    held int4multirange := '{}';
     texts int4multirange;
 begin
     if version.state = 'live' then
@@ -3720,11 +3727,10 @@ begin
     perform knowledge_private.unstage_unchanged(version, batch);
     -- A live ordinal without a place: its chunk was held back or left out.
     if (live.report ->> 'quarantined')::integer + (live.report ->> 'rejected')::integer > 0 then
-        held := array(
-            select o.live
-            from unnest(live_ordinals, counts) as r (live, many)
-            cross join generate_series(r.live, r.live + r.many - 1) as o (live)
-            except
+        select coalesce(range_agg(int4range(r.ordinal + n, r.ordinal + n, '[]')), '{}') into held
+        from unnest(ordinals, live_ordinals, counts) as r (ordinal, live, many)
+        cross join generate_series(0, r.many - 1) as n
+        where r.live + n not in (
             select p.ordinal from knowledge.positions as p
             where p.org_id = version.org_id and p.document_id = version.document_id
         );
@@ -3735,13 +3741,7 @@ begin
     insert into knowledge_private.staged_unchanged (org_id, version_id, ordinals, live_ordinal, shift)
     select version.org_id, version.version_id, u.ordinals, r.live + (lower(u.ordinals) - r.ordinal), coalesce(r.shift, 0)
     from unnest(ordinals, live_ordinals, counts, shifts) as r (ordinal, live, many, shift)
-    cross join unnest(
-        int4multirange(int4range(r.ordinal, r.ordinal + r.many)) - texts - (
-            select coalesce(range_agg(int4range(h - r.live + r.ordinal, h - r.live + r.ordinal, '[]')), '{}')
-            from unnest(held) as h
-            where h between r.live and r.live + r.many - 1
-        )
-    ) as u (ordinals);
+    cross join unnest(int4multirange(int4range(r.ordinal, r.ordinal + r.many)) - texts - held) as u (ordinals);
     if (
         select sum(upper(u.ordinals) - lower(u.ordinals)) from knowledge_private.staged_unchanged as u
         where u.org_id = version.org_id and u.version_id = version.version_id
@@ -3756,10 +3756,8 @@ begin
         perform knowledge_private.fail('KB005', 'a live chunk can be staged once only');
     end if;
     return array(
-        select h - r.live + r.ordinal as ordinal
-        from unnest(ordinals, live_ordinals, counts) as r (ordinal, live, many)
-        inner join unnest(held) as h on h between r.live and r.live + r.many - 1
-        where not (h - r.live + r.ordinal) <@ texts
+        select generate_series(lower(h), upper(h) - 1) as ordinal
+        from unnest(held - texts) as h
         order by ordinal
     );
 end
@@ -3926,9 +3924,9 @@ begin
         returning v.* into version;
         update knowledge.documents as d
         set
-            compartment_id = target, live_version = version.version_id, layout = done.layout, title = coalesce(version.title, d.title),
-            uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
-            updated_at = now()
+            compartment_id = target, live_version = version.version_id, layout = done.layout,
+            title = coalesce(version.title, d.title), uri = coalesce(version.uri, d.uri),
+            metadata = coalesce(version.metadata, d.metadata), updated_at = now()
         where d.org_id = version.org_id and d.document_id = version.document_id;
     end if;
 
@@ -5917,8 +5915,8 @@ begin
     return query
     select
         r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
-        m.visibility, d.title, d.uri, c.heading, c.body, (l.piece).ordinal + (p.place - (l.piece).place), p.char_start + (l.piece).shift,
-        p.char_end + (l.piece).shift, p.locator, d.metadata,
+        m.visibility, d.title, d.uri, c.heading, c.body, (l.piece).ordinal + (p.place - (l.piece).place),
+        p.char_start + (l.piece).shift, p.char_end + (l.piece).shift, p.locator, d.metadata,
         r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
     from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without
@@ -7115,4 +7113,4 @@ grant execute on function knowledge.version() to knowledge_reader, knowledge_tru
 
 -- ---- sql/90_finish/02_ledger.sql
 insert into knowledge.migrations (version, checksum, granted_usage)
-values ('0.1.0', 'f3e7d5ce0eea58d9eb130a50d433e1eb1f596e38d0ff38e2a75b17e02e18af0f', current_setting('pg_knowledge.granted_usage')::text[]);
+values ('0.1.0', 'b2e66194bd64bae35891c709d410c2033754a977690f5ff18d2e7b8662ecabad', current_setting('pg_knowledge.granted_usage')::text[]);

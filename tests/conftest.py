@@ -1,4 +1,5 @@
-"""Fixtures. A test asks for ``db``: a database of its own with the migration applied.
+"""Fixtures. A test asks for ``db``: a database of its own with the migration applied; or for
+``shared`` and ``org``: an org of its own in a database with others.
 
 DATABASE_URL: test on that server instead of an embedded one; its user must be able to create
 databases, roles and the extension vector. PG_KNOWLEDGE_TEST_MAJOR: 18 (default) or 16.
@@ -6,6 +7,7 @@ databases, roles and the extension vector. PG_KNOWLEDGE_TEST_MAJOR: 18 (default)
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,13 +17,19 @@ import psycopg
 import pytest
 from pytest_postgresql import factories
 
+from pg_knowledge import Context, Knowledge
 from pg_knowledge.embedded import EmbeddedServer
+from support.embedder import ToyEmbedder
+from support.invariants import check_invariants
+from support.knowledge import register
 from support.server import Database, LocalServer, Server, allow_install, prepare_database
 
 MAJOR = int(os.environ.get("PG_KNOWLEDGE_TEST_MAJOR", "18"))
 DATABASE_URL = os.environ.get("DATABASE_URL")
 # Nothing here outlives a crash of the machine.
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+_orgs = itertools.count(1)
 
 
 def _load(
@@ -68,6 +76,37 @@ def db(server: Server, knowledge_clone: psycopg.Connection[Any]) -> Iterator[Dat
     knowledge_clone.close()
     yield database
     database.close()
+
+
+@pytest.fixture(scope="session")
+def shared(server: Server) -> Iterator[Database]:
+    """A database with the toy model registered, for tests that keep to an org of their own."""
+    with server.database() as database:
+        with psycopg.connect(database.uri("app_admin"), autocommit=True) as conn:
+            register(conn)
+        yield database
+
+
+@pytest.fixture
+def org(shared: Database) -> Iterator[str]:
+    """The name of a new org; at the end what must always hold is checked, the clock is right again
+    and connections end."""
+    name = f"org {next(_orgs)}"
+    yield name
+    check_invariants(shared.superuser(), [name])
+    shared.superuser().execute("update knowledge_private.settings set clock_offset = '0'")
+    shared.close()
+
+
+@pytest.fixture
+def someone(shared: Database, org: str) -> Callable[..., Knowledge]:
+    """Makes a driver on a connection of its own: ``someone(embedder=None, writer='w')``."""
+
+    def make(**given: Any) -> Knowledge:
+        given = {"embedder": ToyEmbedder(), **given}
+        return Knowledge(shared.connect("app_backend"), Context(org), **given)
+
+    return make
 
 
 @pytest.fixture(scope="module")

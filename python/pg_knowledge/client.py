@@ -33,9 +33,10 @@ from .errors import (
     LeaseLost,
     ModelMismatch,
     database_errors,
+    encoded_text,
     error_text,
 )
-from .staging import Given, Outline, Parts, Split, embedded_text
+from .staging import Outline, Split, embedded_text, outline_of
 from .types import (
     Context,
     Deletion,
@@ -169,13 +170,15 @@ class Knowledge:
         """
         if batch_size < 1 or concurrency < 1 or (max_batches is not None and max_batches < 1):
             raise InvalidArgument("batch_size, concurrency and max_batches must be at least 1")
-        parts: Parts
+        parts: Sequence[Chunk]
         if chunks is None:
-            known = self._live_outline(source_type, source_id) if len(text) >= _LONG_TEXT else None
-            parts = Split(text, format, known.counts() if known else {})
+            long = len(text) >= _LONG_TEXT
+            live = self._live_outline(source_type, source_id) if long else Outline()
+            split = Split(text, format, live.counts())
+            parts, outline = split, split.outline
         else:
-            parts = Given(chunks)
-        if not len(parts):
+            parts, outline = chunks, outline_of(chunks)
+        if not parts:
             raise InvalidArgument("the document has no text")
         embedder = None if allow_unembedded else self._embedder
         fingerprint = self._embedder.fingerprint if self._embedder else None
@@ -188,9 +191,9 @@ class Knowledge:
             wait,
             source_type=source_type,
             source_id=source_id,
-            content_hash=parts.outline.digest,
+            content_hash=outline.digest,
             chunk_count=len(parts),
-            outline=parts.outline.data,
+            outline=outline.data,
             audience=_names("audience", audience),
             visibility=visibility,
             title=title,
@@ -204,7 +207,7 @@ class Knowledge:
         if version["state"] == "live":
             return _report(version, parts, complete=not version["unembedded"], live=True)
         with self._held(version):
-            todo = self._todo(version, parts)
+            todo = self._todo(version, parts, outline)
             ordinals = sorted(todo | set(version["unembedded"]))
             batches = [ordinals[n : n + batch_size] for n in range(0, len(ordinals), batch_size)]
             done = len(parts) - len(ordinals)
@@ -280,10 +283,10 @@ class Knowledge:
         rows = self._call(query, source_type, source_id)
         return from_row(LiveVersion, rows[0]) if rows else None
 
-    def _live_outline(self, source_type: str, source_id: str) -> Outline | None:
+    def _live_outline(self, source_type: str, source_id: str) -> Outline:
         query = "select v.outline from knowledge.live_version(%s, %s) as v"
         rows = self._call(query, source_type, source_id)
-        return Outline(rows[0]["outline"]) if rows else None
+        return Outline(rows[0]["outline"] if rows else None)
 
     def _begin(self, wait: float, **arguments: Any) -> Row:
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -320,10 +323,10 @@ class Knowledge:
             None if error is None else error_text(error),
         )
 
-    def _todo(self, version: Row, parts: Parts) -> set[int]:
+    def _todo(self, version: Row, parts: Sequence[Chunk], outline: Outline) -> set[int]:
         """The ordinals whose text is to be staged; what is live in the document is not."""
         todo = set(range(len(parts))).difference(version["staged"])
-        runs = parts.outline.unchanged(Outline(version["live_outline"]))
+        runs = outline.unchanged(Outline(version["live_outline"]))
         if runs:
             (row,) = self._call(
                 "select knowledge.stage_unchanged(%s, %s, %s, %s, %s, %s) as unknown",
@@ -759,7 +762,7 @@ class _Transfer:
 
 
 def _report(
-    version: Row, parts: Parts, *, complete: bool, live: bool, new: int = 0
+    version: Row, parts: Sequence[Chunk], *, complete: bool, live: bool, new: int = 0
 ) -> IngestReport:
     """Of an ingest that published nothing: it is live already, or not yet."""
     return from_row(
@@ -807,7 +810,7 @@ def _check_values(value: object) -> None:
     of more than 32 bits.
     """
     if isinstance(value, str):
-        _check_text(value)
+        encoded_text(value)
     elif isinstance(value, int):
         if not -(2**31) <= value < 2**31:
             raise InvalidArgument(f"the number {value} is out of range")
@@ -823,15 +826,6 @@ def _check_values(value: object) -> None:
                 _check_values(item)
 
 
-def _check_text(text: str) -> bytes:
-    if "\0" in text:
-        raise InvalidArgument("text must not have NUL characters")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument("text must not have lone surrogates") from error
-
-
 def _json(value: object) -> Jsonb:
     """A json parameter; InvalidArgument when it is none that PostgreSQL can take."""
     try:
@@ -840,7 +834,7 @@ def _json(value: object) -> Jsonb:
         raise InvalidArgument(f"this is no json: {error}") from error
     if "\\u0000" in text and _JSON_NUL.search(text):
         raise InvalidArgument("text must not have NUL characters")
-    return Jsonb(_check_text(text), dumps=_dumped)
+    return Jsonb(encoded_text(text), dumps=_dumped)
 
 
 def _dumped(text: bytes) -> bytes:

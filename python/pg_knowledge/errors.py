@@ -26,6 +26,7 @@ __all__ = [
     "QuotaExceeded",
     "UnknownVocabulary",
     "database_errors",
+    "encoded_text",
     "error_text",
 ]
 
@@ -131,6 +132,17 @@ class EmbedderError(KnowledgeError):
 _BY_CODE: dict[str, type[KnowledgeError]] = {
     kind.code: kind for kind in KnowledgeError.__subclasses__() if kind.code
 } | {"42501": NotPermitted, "3F000": InstallationError, "42883": InstallationError}
+
+
+def encoded_text(text: str) -> bytes:
+    """The text in UTF-8; InvalidArgument for one that PostgreSQL cannot take: with NUL or a lone
+    surrogate."""
+    if "\0" in text:
+        raise InvalidArgument("text must not have NUL characters")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("text must not have lone surrogates") from error
 
 
 def error_text(message: str) -> str:

@@ -12,13 +12,14 @@ import hashlib
 import struct
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, overload
+from typing import Literal, NamedTuple, overload
 
 from .chunking import DEFAULT_MAX_CHARS, Chunk, Section, Splitter
-from .errors import InvalidArgument
+from .errors import InvalidArgument, encoded_text
 
-__all__ = ["Given", "Outline", "Parts", "Run", "Split", "embedded_text"]
+__all__ = ["Outline", "Run", "Split", "embedded_text", "outline_of"]
 
 # Longer sections are outlined chunk by chunk, so that an edit costs no more than so much.
 _LONG_SECTION = 32 * DEFAULT_MAX_CHARS
@@ -72,53 +73,44 @@ class Outline:
     def unchanged(self, live: Outline) -> list[Run]:
         """What is in the live outline too. A stretch that it has several times pairs first with
         first, but what follows a pair pairs with what follows there."""
-        places: dict[bytes, list[int]] = {}
-        old: list[tuple[int, int, int]] = []  # ordinal, chunks, start
+        places: dict[bytes, deque[int]] = {}
+        old: list[tuple[bytes, int, int, int]] = []  # digest, ordinal, chunks, start
         ordinal = 0
         for place, (digest, chunks, start) in enumerate(live):
-            places.setdefault(digest, []).append(place)
-            old.append((ordinal, chunks, start))
+            places.setdefault(digest, deque()).append(place)
+            old.append((digest, ordinal, chunks, start))
             ordinal += chunks
-        used = bytearray(len(old) + 1)
+        used = bytearray(len(old))
         runs: list[Run] = []
         following = ordinal = 0
         for digest, chunks, start in self:
-            known = places.get(digest, ())
-            if len(known) > 1:
-                following_is_free = following in known and not used[following]
-                free = (place for place in known if not used[place])
-                place = following if following_is_free else next(free, -1)
-            else:
-                place = known[0] if known and not used[known[0]] else -1
-            if place >= 0 and old[place][1] == chunks:
+            free = places.get(digest, deque())
+            while free and used[free[0]]:
+                free.popleft()
+            if free:
+                follows = following < len(old) and old[following][0] == digest
+                place = following if follows and not used[following] else free[0]
                 used[place] = 1
                 following = place + 1
-                live_ordinal, _, live_start = old[place]
-                shift = start - live_start
-                last = runs[-1] if runs else None
-                if (
-                    last
-                    and last.shift == shift
-                    and last.ordinal + last.chunks == ordinal
-                    and last.live_ordinal + last.chunks == live_ordinal
-                ):
-                    runs[-1] = last._replace(chunks=last.chunks + chunks)
-                else:
-                    runs.append(Run(ordinal, live_ordinal, chunks, shift))
+                _, live_ordinal, live_chunks, live_start = old[place]
+                if live_chunks == chunks:
+                    _extend(runs, Run(ordinal, live_ordinal, chunks, start - live_start))
             ordinal += chunks
         return runs
 
 
-class Parts(Protocol):
-    """The chunks of a document, and their outline."""
-
-    outline: Outline
-
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, index: int) -> Chunk: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+def _extend(runs: list[Run], run: Run) -> None:
+    """Adds a run, to the last one where it goes on with it."""
+    last = runs[-1] if runs else None
+    if last and run == (
+        last.ordinal + last.chunks,
+        last.live_ordinal + last.chunks,
+        run.chunks,
+        last.shift,
+    ):
+        runs[-1] = last._replace(chunks=last.chunks + run.chunks)
+    else:
+        runs.append(run)
 
 
 class Split(Sequence[Chunk]):
@@ -132,8 +124,6 @@ class Split(Sequence[Chunk]):
         self, text: str, format: Literal["markdown", "text"], known: Mapping[bytes, int]
     ) -> None:
         """known: numbers of chunks by digest; a section that is in it is not split for now."""
-        if "\0" in text:
-            raise InvalidArgument("text must not have NUL characters")
         self._splitter = Splitter(text, format=format)
         self._sections: list[Section] = []
         self._firsts = array("q")  # by section: the ordinal of its first chunk
@@ -141,10 +131,7 @@ class Split(Sequence[Chunk]):
         self._count = 0
         self.outline = Outline()
         for section in self._splitter.sections():
-            try:
-                self._add(text, format, section, known)
-            except UnicodeEncodeError as error:
-                raise InvalidArgument("text must not have lone surrogates") from error
+            self._add(text, format, section, known)
 
     def _add(self, text: str, format: str, section: Section, known: Mapping[bytes, int]) -> None:
         start, body, end, opaque, trail = section
@@ -194,38 +181,21 @@ class Split(Sequence[Chunk]):
         return self._splitter.chunk(section, index, ranges[n], ranges[n + 1])
 
 
-class Given(Sequence[Chunk]):
-    """Chunks that the caller made; InvalidArgument when their ordinals are not 0, 1, 2 …, or for
-    text that PostgreSQL cannot take."""
-
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._chunks = chunks
-        self.outline = Outline()
-        for n, chunk in enumerate(chunks):
-            if chunk.ordinal != n:
-                raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
-            if "\0" in chunk.heading or "\0" in chunk.body:
-                raise InvalidArgument("text must not have NUL characters")
-            length = chunk.char_end - chunk.char_start
-            try:
-                digest = _digest(f"{length} {chunk.locator or ''}\0{chunk.heading}", chunk.body)
-            except UnicodeEncodeError as error:
-                raise InvalidArgument("text must not have lone surrogates") from error
-            self.outline.add(digest, 1, chunk.char_start)
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    @overload
-    def __getitem__(self, index: int) -> Chunk: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
-    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
-        return self._chunks[index]
+def outline_of(chunks: Sequence[Chunk]) -> Outline:
+    """The outline of chunks that the caller made; InvalidArgument when their ordinals are not
+    0, 1, 2 …, or for text that PostgreSQL cannot take."""
+    outline = Outline()
+    for n, chunk in enumerate(chunks):
+        if chunk.ordinal != n:
+            raise InvalidArgument("chunks must have the ordinals 0, 1, 2 … in order")
+        length, locator = chunk.char_end - chunk.char_start, chunk.locator or ""
+        head = f"{length} {len(locator)} {locator} {chunk.heading}"
+        outline.add(_digest(head, chunk.body), 1, chunk.char_start)
+    return outline
 
 
 def _digest(head: str, text: str) -> bytes:
-    return hashlib.sha256(f"{_SPLITTER} {len(head)} {head}{text}".encode()).digest()[:16]
+    return hashlib.sha256(encoded_text(f"{_SPLITTER} {len(head)} {head}{text}")).digest()[:16]
 
 
 def embedded_text(heading: str, body: str) -> str:

@@ -33,6 +33,26 @@ end;
 comment on function knowledge_private.piece_at(knowledge_private.piece[], integer) is 'The piece that has a stored place.';
 revoke all on function knowledge_private.piece_at(knowledge_private.piece[], integer) from public;
 
+create function knowledge_private.places_among(org_id text, document_id uuid, among int4multirange)
+returns setof knowledge.places
+language sql
+stable
+begin atomic
+    select p.*
+    from unnest(places_among.among) as r
+    cross join lateral (
+        select t.* from knowledge.places as t
+        where
+            t.org_id = places_among.org_id and t.document_id = places_among.document_id
+            and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
+        offset 0
+    ) as p;
+end;
+
+comment on function knowledge_private.places_among(text, uuid, int4multirange) is
+'What a document has at some places; a range without an end goes to the last.';
+revoke all on function knowledge_private.places_among(text, uuid, int4multirange) from public;
+
 create function knowledge_private.lay_out(
     version knowledge.versions,
     old knowledge_private.piece[],

@@ -29,15 +29,7 @@ begin
     ),
     live as (
         select p.*, row_number() over (partition by p.content_hash order by p.place) as turn
-        from unnest(loose) as r
-        cross join lateral (
-            select t.chunk_id, t.place, t.words, t.char_start, t.char_end, t.locator, t.content_hash
-            from knowledge.places as t
-            where
-                t.org_id = version.org_id and t.document_id = version.document_id
-                and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
-            offset 0
-        ) as p
+        from knowledge_private.places_among(version.org_id, version.document_id, loose) as p
     ),
     pair as materialized (
         select
@@ -85,14 +77,7 @@ as $$
     set chunks = c.chunks + sign * n.chunks, words = c.words + sign * n.words
     from (
         select count(*) as chunks, coalesce(sum(p.words), 0) as words
-        from unnest(among) as r
-        cross join lateral (
-            select t.words from knowledge.places as t
-            where
-                t.org_id = count_chunks.org_id and t.document_id = count_chunks.document_id
-                and t.place between lower(r) and coalesce(upper(r) - 1, 2147483647)
-            offset 0
-        ) as p
+        from knowledge_private.places_among(count_chunks.org_id, count_chunks.document_id, count_chunks.among) as p
     ) as n
     where c.org_id = count_chunks.org_id and c.compartment_id = count_chunks.compartment_id
 $$;
@@ -366,6 +351,7 @@ declare
     is_kept boolean[];
     chunk uuid;
     counted int4multirange := '{[0,)}';
+    unchanged integer;
 begin
     laid := knowledge_private.lay_out(version, document.layout);
     if document.compartment_id = publish.compartment_id and not new_language and not laid.written_out then
@@ -395,10 +381,11 @@ begin
     order by s.ordinal;
 
     layout := laid.layout;
-    kept := cardinality(array_positions(is_kept, true)) + coalesce((select sum(k.many) from unnest(laid.kept) as k), 0);
+    unchanged := (select coalesce(sum(k.many), 0) from unnest(laid.kept) as k);
+    kept := unchanged + cardinality(array_positions(is_kept, true));
     embedded := 0;
     reused := 0;
-    without_vector := kept + cardinality(array_remove(chunk_ids, null)) - cardinality(array_positions(is_kept, true));
+    without_vector := unchanged + cardinality(array_remove(chunk_ids, null));
     if version.model_id is not null then
         -- Before the chunks that are gone go: one of them may have the vector.
         select v.embedded, v.reused into embedded, reused

@@ -16,7 +16,7 @@ declare
     live knowledge.versions;
     many constant integer := cardinality(ordinals);
     batch int4multirange;
-    held integer[] := '{}';
+    held int4multirange := '{}';
     texts int4multirange;
 begin
     if version.state = 'live' then
@@ -46,11 +46,10 @@ begin
     perform knowledge_private.unstage_unchanged(version, batch);
     -- A live ordinal without a place: its chunk was held back or left out.
     if (live.report ->> 'quarantined')::integer + (live.report ->> 'rejected')::integer > 0 then
-        held := array(
-            select o.live
-            from unnest(live_ordinals, counts) as r (live, many)
-            cross join generate_series(r.live, r.live + r.many - 1) as o (live)
-            except
+        select coalesce(range_agg(int4range(r.ordinal + n, r.ordinal + n, '[]')), '{}') into held
+        from unnest(ordinals, live_ordinals, counts) as r (ordinal, live, many)
+        cross join generate_series(0, r.many - 1) as n
+        where r.live + n not in (
             select p.ordinal from knowledge.positions as p
             where p.org_id = version.org_id and p.document_id = version.document_id
         );
@@ -61,13 +60,7 @@ begin
     insert into knowledge_private.staged_unchanged (org_id, version_id, ordinals, live_ordinal, shift)
     select version.org_id, version.version_id, u.ordinals, r.live + (lower(u.ordinals) - r.ordinal), coalesce(r.shift, 0)
     from unnest(ordinals, live_ordinals, counts, shifts) as r (ordinal, live, many, shift)
-    cross join unnest(
-        int4multirange(int4range(r.ordinal, r.ordinal + r.many)) - texts - (
-            select coalesce(range_agg(int4range(h - r.live + r.ordinal, h - r.live + r.ordinal, '[]')), '{}')
-            from unnest(held) as h
-            where h between r.live and r.live + r.many - 1
-        )
-    ) as u (ordinals);
+    cross join unnest(int4multirange(int4range(r.ordinal, r.ordinal + r.many)) - texts - held) as u (ordinals);
     if (
         select sum(upper(u.ordinals) - lower(u.ordinals)) from knowledge_private.staged_unchanged as u
         where u.org_id = version.org_id and u.version_id = version.version_id
@@ -82,10 +75,8 @@ begin
         perform knowledge_private.fail('KB005', 'a live chunk can be staged once only');
     end if;
     return array(
-        select h - r.live + r.ordinal as ordinal
-        from unnest(ordinals, live_ordinals, counts) as r (ordinal, live, many)
-        inner join unnest(held) as h on h between r.live and r.live + r.many - 1
-        where not (h - r.live + r.ordinal) <@ texts
+        select generate_series(lower(h), upper(h) - 1) as ordinal
+        from unnest(held - texts) as h
         order by ordinal
     );
 end

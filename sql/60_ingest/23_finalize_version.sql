@@ -90,9 +90,9 @@ begin
         returning v.* into version;
         update knowledge.documents as d
         set
-            compartment_id = target, live_version = version.version_id, layout = done.layout, title = coalesce(version.title, d.title),
-            uri = coalesce(version.uri, d.uri), metadata = coalesce(version.metadata, d.metadata),
-            updated_at = now()
+            compartment_id = target, live_version = version.version_id, layout = done.layout,
+            title = coalesce(version.title, d.title), uri = coalesce(version.uri, d.uri),
+            metadata = coalesce(version.metadata, d.metadata), updated_at = now()
         where d.org_id = version.org_id and d.document_id = version.document_id;
     end if;
 

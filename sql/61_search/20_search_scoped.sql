@@ -50,8 +50,8 @@ begin
     return query
     select
         r.place, r.score, c.chunk_id, d.document_id, d.source_type, d.source_id, n.source_version, d.org_scope,
-        m.visibility, d.title, d.uri, c.heading, c.body, (l.piece).ordinal + (p.place - (l.piece).place), p.char_start + (l.piece).shift,
-        p.char_end + (l.piece).shift, p.locator, d.metadata,
+        m.visibility, d.title, d.uri, c.heading, c.body, (l.piece).ordinal + (p.place - (l.piece).place),
+        p.char_start + (l.piece).shift, p.char_end + (l.piece).shift, p.locator, d.metadata,
         r.vector_place, r.distance, r.keyword_place, r.keyword_score, request.legs
     from knowledge_private.run_search(request, search_scoped.embedding, search_scoped.k, search_scoped.options) as r
     -- One look-up by key a row, in this order, whatever the statistics say: "offset 0" keeps each where it stands. Without

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,40 +14,10 @@ from psycopg_pool import ConnectionPool
 
 from pg_knowledge import Chunk, Context, Knowledge, KnowledgeError, render_context
 from pg_knowledge.errors import Conflict, EmbedderError, InvalidArgument, LeaseLost
-from support import Database, Server
+from support import Database
 from support.embedder import ToyEmbedder, Vectors
-from support.invariants import check_invariants
-from support.knowledge import register, rows
+from support.knowledge import rows
 from support.waiting import wait_until
-
-_orgs = (f"org {n}" for n in itertools.count(1))
-
-
-@pytest.fixture(scope="module")
-def db(server: Server) -> Iterator[Database]:
-    """One database; each test has an org of its own."""
-    with server.database() as database:
-        register(database.connect("app_admin"))
-        yield database
-
-
-@pytest.fixture
-def org(db: Database) -> Iterator[str]:
-    """A new org; what must always hold is checked at the end."""
-    name = next(_orgs)
-    yield name
-    check_invariants(db.superuser(), [name])
-    db.superuser().execute("update knowledge_private.settings set clock_offset = '0'")
-    db.close()
-
-
-@pytest.fixture
-def someone(db: Database, org: str) -> Callable[..., Knowledge]:
-    def make(embedder: ToyEmbedder | None = None, **given: Any) -> Knowledge:
-        conn = db.connect("app_backend")
-        return Knowledge(conn, Context(org), embedder=embedder or ToyEmbedder(), **given)
-
-    return make
 
 
 def text(count: int, word: str = "owl") -> str:
@@ -65,7 +34,7 @@ def test_slices(someone: Callable[..., Knowledge]) -> None:
     done: list[tuple[int, int]] = []
     for number in range(1, 5):
         embedders.append(ToyEmbedder())
-        report = someone(embedders[-1]).ingest(
+        report = someone(embedder=embedders[-1]).ingest(
             "wiki",
             "d",
             text(7),
@@ -93,13 +62,13 @@ def test_failure_is_told_and_the_lease_given_up(someone: Callable[..., Knowledge
         return vectors
 
     with pytest.raises(EmbedderError):
-        someone(ToyEmbedder(fail)).ingest("wiki", "d", text(5), **given())
+        someone(embedder=ToyEmbedder(fail)).ingest("wiki", "d", text(5), **given())
     (status,) = someone().ingest_status()
     assert (status.staged, status.unembedded, status.leased) == (4, 2, False)
     assert "the provider is gone" in str(status.last_error)
     assert status.failed_at is not None
     embedder = ToyEmbedder()
-    assert someone(embedder).ingest("wiki", "d", text(5), **given()).embedded == 5
+    assert someone(embedder=embedder).ingest("wiki", "d", text(5), **given()).embedded == 5
     assert len(embedder.texts) == 3
 
 
@@ -124,7 +93,7 @@ def test_vectors_to_be_reused_go_away_after_a_crash(
             someone().delete_source("wiki", "a")
 
     embedder = ToyEmbedder()
-    kb = someone(embedder)
+    kb = someone(embedder=embedder)
     report = kb.ingest("wiki", "b", text(5), **given(on_progress=delete))
     assert (report.embedded, report.reused, report.complete, report.live) == (5, 0, True, True)
     assert len(embedder.texts) == 5
@@ -135,7 +104,7 @@ def test_begin_anew(someone: Callable[..., Knowledge]) -> None:
     """resume=False does not trust what is staged."""
     someone().ingest("wiki", "d", text(5), **given(max_batches=2))
     embedder = ToyEmbedder()
-    assert someone(embedder).ingest("wiki", "d", text(5), **given(resume=False)).live
+    assert someone(embedder=embedder).ingest("wiki", "d", text(5), **given(resume=False)).live
     assert len(embedder.texts) == 5
 
 
@@ -155,7 +124,9 @@ def test_calls_at_a_time(someone: Callable[..., Knowledge]) -> None:
             running -= 1
         return vectors
 
-    report = someone(ToyEmbedder(hook)).ingest("wiki", "d", text(12), **given(concurrency=3))
+    report = someone(embedder=ToyEmbedder(hook)).ingest(
+        "wiki", "d", text(12), **given(concurrency=3)
+    )
     assert (report.embedded, report.complete, most) == (12, True, 3)
     hits = someone().search("owl number 7", mode="vector", k=100)
     assert len(hits) == 12
@@ -171,35 +142,35 @@ def test_error_in_one_of_many_calls(someone: Callable[..., Knowledge]) -> None:
         return vectors
 
     with pytest.raises(EmbedderError):
-        someone(ToyEmbedder(hook)).ingest("wiki", "d", text(12), **given(concurrency=3))
+        someone(embedder=ToyEmbedder(hook)).ingest("wiki", "d", text(12), **given(concurrency=3))
     assert len(someone().search("owl")) == 0
     assert someone().ingest("wiki", "d", text(12), **given(concurrency=3)).live
 
 
-def test_lease_lost_while_embedding(db: Database, someone: Callable[..., Knowledge]) -> None:
+def test_lease_lost_while_embedding(shared: Database, someone: Callable[..., Knowledge]) -> None:
     """A writer that was too slow is refused; the one that took over publishes (33)."""
 
     def slow(call: int, vectors: Vectors) -> Vectors:
         if call == 1:
-            db.superuser().execute(
+            shared.superuser().execute(
                 "update knowledge_private.settings set clock_offset = clock_offset + '3 minutes'"
             )
             assert someone().ingest("wiki", "d", text(4), **given()).live
         return vectors
 
     with pytest.raises(LeaseLost):
-        someone(ToyEmbedder(slow)).ingest("wiki", "d", text(4), **given())
+        someone(embedder=ToyEmbedder(slow)).ingest("wiki", "d", text(4), **given())
     assert len(someone().search("owl")) == 4
 
 
-def test_lease_is_renewed(db: Database, org: str, someone: Callable[..., Knowledge]) -> None:
+def test_lease_is_renewed(shared: Database, org: str, someone: Callable[..., Knowledge]) -> None:
     """renew_lease keeps a slow writer's version from others."""
     kb = someone()
     asked: dict[str, Any] = {"source_type": "w", "source_id": "d", "content_hash": "h"}
     asked |= {"chunk_count": 1, "audience": ["everyone"]}
     version = kb._begin(0, **asked)
     for _ in range(3):
-        db.superuser().execute(
+        shared.superuser().execute(
             "update knowledge_private.settings set clock_offset = clock_offset + '100 seconds'"
         )
         kb._call("select knowledge.renew_lease(%s, %s)", version["version_id"], version["lease"])
@@ -221,18 +192,18 @@ def test_rate_limit(someone: Callable[..., Knowledge]) -> None:
         return vectors
 
     embedder = ToyEmbedder(limited)
-    assert someone(embedder).ingest("wiki", "d", text(2), **given()).embedded == 2
+    assert someone(embedder=embedder).ingest("wiki", "d", text(2), **given()).embedded == 2
     assert len(embedder.calls) == 3
 
     def for_long(call: int, vectors: Vectors) -> Vectors:
         raise Limited(3600)
 
     with pytest.raises(EmbedderError):
-        someone(ToyEmbedder(for_long)).ingest("wiki", "e", text(2, "toad"), **given())
+        someone(embedder=ToyEmbedder(for_long)).ingest("wiki", "e", text(2, "toad"), **given())
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_in_bulk(db: Database, org: str, threads: int) -> None:
+def test_in_bulk(shared: Database, org: str, threads: int) -> None:
     """An iterator is read as it is needed; one bad document does not stop the others."""
     read = 0
 
@@ -244,7 +215,7 @@ def test_in_bulk(db: Database, org: str, threads: int) -> None:
             yield {"source_id": f"d{number}", "text": body}
 
     with ConnectionPool(
-        db.uri("app_backend"), min_size=threads, kwargs={"autocommit": True}
+        shared.uri("app_backend"), min_size=threads, kwargs={"autocommit": True}
     ) as pool:
         kb = Knowledge(pool, Context(org), embedder=ToyEmbedder())
         outcomes = kb.ingest_many(
@@ -269,7 +240,7 @@ def test_threads_need_a_pool(someone: Callable[..., Knowledge]) -> None:
             someone().ingest("wiki", "d", text(1), **given(**wrong))
 
 
-def test_unchanged_chunks_are_not_sent(db: Database, someone: Callable[..., Knowledge]) -> None:
+def test_unchanged_chunks_are_not_sent(shared: Database, someone: Callable[..., Knowledge]) -> None:
     """Of an edited document the driver sends the text of what is new, and of doubles."""
     sent: list[str] = []
 
@@ -300,7 +271,7 @@ def test_unchanged_chunks_are_not_sent(db: Database, someone: Callable[..., Know
 
 
 def test_other_documents_tell_nothing(
-    db: Database, org: str, someone: Callable[..., Knowledge]
+    shared: Database, org: str, someone: Callable[..., Knowledge]
 ) -> None:
     """What is live in another document is staged like any text; its vectors are reused."""
     kb = someone()
@@ -312,7 +283,7 @@ def test_other_documents_tell_nothing(
 
 
 def test_interrupted_before_the_texts(
-    db: Database, org: str, someone: Callable[..., Knowledge]
+    shared: Database, org: str, someone: Callable[..., Knowledge]
 ) -> None:
     """What was staged as unchanged is resumed like the rest, and replayed without harm (36)."""
     kb = someone()
@@ -336,10 +307,10 @@ def test_interrupted_before_the_texts(
     assert (report.embedded, report.skipped) == (1, 8)
 
 
-def test_many_threads_one_org(db: Database, org: str) -> None:
+def test_many_threads_one_org(shared: Database, org: str) -> None:
     """64 threads, the same and different documents: no deadlock, one live version each (33)."""
     with ConnectionPool(
-        db.uri("app_backend"), min_size=8, max_size=32, kwargs={"autocommit": True}, timeout=120
+        shared.uri("app_backend"), min_size=8, max_size=32, kwargs={"autocommit": True}, timeout=120
     ) as pool:
         kb = Knowledge(pool, Context(org), embedder=ToyEmbedder())
         start = Barrier(64)
@@ -360,7 +331,7 @@ def test_many_threads_one_org(db: Database, org: str) -> None:
         sources = list(kb.list_sources())
     assert sorted(s.source_id for s in sources) == sorted(f"d{n}" for n in range(8))
     live = rows(
-        db.superuser(),
+        shared.superuser(),
         "select count(*) as n, count(distinct document_id) as d from knowledge.versions"
         " where org_id = %s and state = 'live'",
         org,
